@@ -1,0 +1,43 @@
+"""Ids and what may be one subject token.
+
+A client may bring its own run, session and item ids; ours are ``<prefix>_<ULID>``. Nothing that matches
+these patterns can break out of a NATS subject token, an SSE line or a URL path segment.
+"""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+TENANT_PATTERN = r"^[a-z0-9-]{1,32}$"
+
+TenantId = Annotated[str, Meta(pattern=TENANT_PATTERN, description="Isolation unit.")]
+RunId = Annotated[str, Meta(pattern=ID_PATTERN, description="One durable execution of an agent.")]
+SessionId = Annotated[str, Meta(pattern=ID_PATTERN, description="Runs that belong together.")]
+ItemId = Annotated[str, Meta(pattern=ID_PATTERN, description="A thing inside a run.")]
+EventId = Annotated[str, Meta(pattern=ID_PATTERN, description="One fact; repeating it writes once.")]
+CommandId = Annotated[str, Meta(pattern=ID_PATTERN, description="One request that something happen.")]
+WorkerId = Annotated[str, Meta(pattern=ID_PATTERN, description="Who holds a lease.")]
+AgentName = Annotated[str, Meta(min_length=1, max_length=128, description="Which agent runs.")]
+PoolName = Annotated[str, Meta(pattern=ID_PATTERN, description="Which workers may take a run.")]
+Timestamp = Annotated[
+    str,
+    Meta(
+        pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z$",
+        description="RFC 3339, UTC, microseconds.",
+    ),
+]
+
+_ID = re.compile(ID_PATTERN)
+_TENANT = re.compile(TENANT_PATTERN)
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` may be a run, session, item, event, command or worker id."""
+    return _ID.match(text) is not None and text[-1] != "\n"
+
+
+def is_tenant(text: str) -> bool:
+    """Whether `text` may be a tenant id."""
+    return _TENANT.match(text) is not None and text[-1] != "\n"

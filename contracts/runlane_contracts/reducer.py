@@ -1,0 +1,198 @@
+"""The state a client sees: a pure fold of facts, the same in the projector, the SDK and the browser.
+
+State is plain JSON, so that every language holds the same value and `checksum` agrees. Previews never enter
+it. `REDUCER_VERSION` rises when the same facts would give another state.
+
+    {"run": {…}, "items": {"tool:c1": {…}}, "through_sequence": 12, "marks": [{…}]}
+"""
+
+from typing import Any
+
+import msgspec
+
+from runlane_contracts import events
+from runlane_contracts.canonical import sha256_of
+from runlane_contracts.cursor import REDUCER_VERSION
+from runlane_contracts.envelope import Fact
+
+State = dict[str, Any]
+
+TERMINAL_STATUS = frozenset({"completed", "failed", "cancelled"})
+OPEN_ITEM_STATUS = frozenset({"started", "requested", "running", "outcome_unknown", "waiting", "created", "updated"})
+
+
+class SequenceGap(Exception):
+    """A fact arrived whose predecessor did not."""
+
+    def __init__(self, expected: int, got: int) -> None:
+        super().__init__(f"expected sequence {expected}, got {got}")
+        self.expected = expected
+        self.got = got
+
+
+def initial_state(tenant_id: str, run_id: str) -> State:
+    """A run of which nothing is known yet."""
+    return {
+        "run": {"tenant_id": tenant_id, "run_id": run_id, "status": "created"},
+        "items": {},
+        "marks": [],
+        "through_sequence": 0,
+    }
+
+
+def checksum(state: State) -> str:
+    """``sha256:<hex>`` over the canonical JSON of the whole state."""
+    return sha256_of(state)
+
+
+def reduce(state: State, fact: Fact) -> str | None:
+    """Apply one fact in place; return the key of the item it changed, if any.
+
+    A fact that is in the state already changes nothing.
+
+    Raises:
+        SequenceGap: a predecessor is missing; the state is as before.
+    """
+    through = state["through_sequence"]
+    if fact.sequence <= through:
+        return None
+    if fact.sequence != through + 1:
+        raise SequenceGap(through + 1, fact.sequence)
+    state["through_sequence"] = fact.sequence
+    run = state["run"]
+    run["updated_at"] = fact.recorded_at or fact.occurred_at
+    if fact.session_id is not None:
+        run["session_id"] = fact.session_id
+    payload: State = msgspec.json.decode(fact.payload)
+    family, _, verb = fact.type.partition(".")
+    if family == "run" and events.is_known(fact.type):
+        _reduce_run(run, fact, payload)
+        return None
+    if family == "log":
+        state["marks"].append({"sequence": fact.sequence, "type": fact.type, **payload})
+        return None
+    return _reduce_item(state, fact, verb, payload)
+
+
+# --- run --------------------------------------------------------------------------------------------------
+
+_RUN_STATUS = {
+    "run.created": "created", "run.started": "running", "run.waiting": "waiting", "run.resumed": "running",
+    "run.paused": "paused", "run.cancel_requested": "cancelling", "run.completed": "completed",
+    "run.failed": "failed", "run.cancelled": "cancelled",
+}  # fmt: skip
+
+
+def _reduce_run(run: State, fact: Fact, payload: State) -> None:
+    if run["status"] in TERMINAL_STATUS:
+        return
+    at = fact.recorded_at or fact.occurred_at
+    match fact.type:
+        case "run.created":
+            run.update(payload, created_at=at)
+        case "run.leased":
+            run.update(payload)
+            if run["status"] == "lost":
+                run["status"] = run.pop("status_before_lost", "running")
+        case "run.lease_lost":
+            if payload["lease_epoch"] == run.get("lease_epoch"):
+                run["status_before_lost"] = run["status"]
+                run["status"] = "lost"
+                run.pop("worker_id", None)
+        case "run.waiting":
+            run["waiting_on"] = payload.get("on", [])
+        case "run.cancel_requested":
+            run["cancel_deadline_at"] = payload["deadline_at"]
+            _keep(run, payload, "reason")
+        case "run.completed" | "run.failed" | "run.cancelled":
+            _keep(run, payload, "output", "usage", "error", "reason")
+            run["ended_at"] = at
+            run.pop("worker_id", None)
+        case _:
+            pass
+    status = _RUN_STATUS.get(fact.type)
+    if status is not None:
+        run["status"] = status
+    if run["status"] != "waiting":
+        run.pop("waiting_on", None)
+
+
+def _keep(target: State, payload: State, *names: str) -> None:
+    for name in names:
+        if name in payload:
+            target[name] = payload[name]
+
+
+# --- items ------------------------------------------------------------------------------------------------
+
+_VERB_STATUS = {"reconciled": "completed", "provided": "provided"}
+
+
+def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
+    kind, id_ = _identify(fact, payload)
+    key = f"{kind}:{id_}"
+    items: State = state["items"]
+    item = items.get(key)
+    at = fact.recorded_at or fact.occurred_at
+    if item is None:
+        item = items[key] = {"kind": kind, "id": id_, "first_sequence": fact.sequence, "started_at": at}
+    item.update(payload)
+    item["status"] = _item_status(fact.type, verb, payload)
+    item["last_sequence"] = fact.sequence
+    item["updated_at"] = at
+    if fact.turn_id is not None:
+        item["turn_id"] = fact.turn_id
+    if fact.task_id is not None and kind != "task":
+        item["task_id"] = fact.task_id
+    if fact.parent_id is not None:
+        item["parent_id"] = fact.parent_id
+    if item["status"] in OPEN_ITEM_STATUS:
+        item.pop("ended_at", None)
+    else:
+        item["ended_at"] = at
+    if not events.is_known(fact.type):
+        item["type"] = fact.type
+    return key
+
+
+def _identify(fact: Fact, payload: State) -> tuple[str, str]:
+    cls = events.PAYLOADS.get(fact.type)
+    if cls is not None and cls.ITEM is not None:
+        kind, field = cls.ITEM
+        return kind, payload[field]
+    if fact.type == "plan.updated":
+        return "plan", "plan"
+    if fact.type == "session.started":
+        return "session", fact.session_id or "session"
+    if fact.subject is not None:
+        return fact.subject.kind, fact.subject.id
+    return "other", fact.event_id
+
+
+def _item_status(type_: str, verb: str, payload: State) -> str:
+    if type_ == "approval.requested":
+        return "waiting"
+    if type_ == "input.requested":
+        return "waiting"
+    if type_ == "approval.resolved":
+        return str(payload["decision"])
+    return _VERB_STATUS.get(verb, verb)
+
+
+# --- questions --------------------------------------------------------------------------------------------
+
+
+def is_terminal(state: State) -> bool:
+    """Whether the run is over."""
+    return state["run"]["status"] in TERMINAL_STATUS
+
+
+def open_approvals(state: State) -> list[State]:
+    """Approvals that wait for a decision, oldest first."""
+    return [item for item in state["items"].values() if item["kind"] == "approval" and item["status"] == "waiting"]
+
+
+__all__ = [
+    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum",
+    "initial_state", "is_terminal", "open_approvals", "reduce",
+]  # fmt: skip

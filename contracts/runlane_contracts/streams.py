@@ -1,0 +1,231 @@
+"""Streams, buckets and durable consumers as data, with every bound. `runlane provision` makes the broker match.
+
+Durability: `fsync` streams rest on the server's `sync_interval: always`; the others are derived from one of
+them and are derived again when a power cut takes their tail, so they may skip it (`persist: async`, one
+replica only).
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from runlane_contracts.subjects import Subjects, stream_index, virtual_partition
+
+DAY_S = 86_400.0
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+MAX_PAYLOAD_BYTES = 4 * MIB
+"""`max_payload` of the server. A commit, with its headers, stays below it."""
+MAX_COMMIT_BYTES = 2 * MIB
+"""Facts of one commit, encoded. Larger content goes behind a `content_ref`."""
+
+
+class Republish(Struct, frozen=True, kw_only=True):
+    """What the server sends on after it stored a message."""
+
+    source: str
+    destination: str
+
+
+class StreamSpec(Struct, frozen=True, kw_only=True):
+    """One stream. `max_bytes` bounds the disk; `discard: new` refuses instead of forgetting."""
+
+    name: str
+    subjects: tuple[str, ...]
+    description: str
+    fsync: bool
+    max_bytes: int
+    max_age_s: float = 0.0  # 0: for ever
+    discard: Literal["new", "old"] = "new"
+    retention: Literal["limits", "workqueue"] = "limits"
+    duplicate_window_s: float = 120.0
+    max_consumers: int = 200
+    max_msgs_per_subject: int = -1
+    allow_direct: bool = True
+    deny_delete: bool = False
+    deny_purge: bool = False
+    allow_rollup: bool = False
+    republish: Republish | None = None
+
+
+class ConsumerSpec(Struct, frozen=True, kw_only=True):
+    """One durable consumer. Its name is its cursor: renaming it reads everything again."""
+
+    durable: str
+    stream: str
+    service: str
+    filter_subjects: tuple[str, ...]
+    max_ack_pending: int
+    ack_wait_s: float = 30.0
+    ack_policy: Literal["explicit", "all"] = "explicit"
+    pinned: bool = False
+    """One active instance; the others stand by and take over."""
+    pin_ttl_s: float = 5.0
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """How many streams the partitioned families have, under which root, and how large they may grow."""
+
+    root: str = "rl"
+    log_streams: int = 1
+    replicas: int = 1
+    max_bytes: int = 8 * GIB
+
+    @property
+    def subjects(self) -> Subjects:
+        """Spells the subjects of this layout."""
+        return Subjects(self.root)
+
+    def _name(self, text: str) -> str:
+        return f"{self.root.upper()}_{text}"
+
+    def log_stream(self, run_id: str) -> str:
+        """The LOG stream that owns a run."""
+        return self._name(f"LOG_{stream_index(virtual_partition(run_id), self.log_streams)}")
+
+    def view_stream(self, run_id: str) -> str:
+        """The VIEW stream that owns a run."""
+        return self._name(f"VIEW_{stream_index(virtual_partition(run_id), self.log_streams)}")
+
+    def log_stream_at(self, index: int) -> str:
+        return self._name(f"LOG_{index}")
+
+    def view_stream_at(self, index: int) -> str:
+        return self._name(f"VIEW_{index}")
+
+    @property
+    def signal_stream(self) -> str:
+        return self._name("SIGNAL")
+
+    @property
+    def command_stream(self) -> str:
+        return self._name("COMMAND")
+
+    @property
+    def work_stream(self) -> str:
+        return self._name("WORK")
+
+    @property
+    def audit_stream(self) -> str:
+        return self._name("AUDIT")
+
+    @property
+    def dead_stream(self) -> str:
+        return self._name("DEAD")
+
+    @property
+    def lease_bucket(self) -> str:
+        return self._name("LEASES")
+
+    @property
+    def ledger_bucket(self) -> str:
+        return self._name("LEDGER")
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        """Every stream and bucket."""
+        return (*self._log_streams(), *self._view_streams(), *self._single_streams(), *self._buckets())
+
+    def _log_streams(self) -> tuple[StreamSpec, ...]:
+        return tuple(
+            StreamSpec(
+                name=self.log_stream_at(index),
+                subjects=tuple(self.subjects.partitions_of("log", index, self.log_streams)),
+                description="The authoritative record: one message is one commit of one run.",
+                fsync=True,
+                max_bytes=self.max_bytes,
+                deny_delete=True,
+            )
+            for index in range(self.log_streams)
+        )
+
+    def _view_streams(self) -> tuple[StreamSpec, ...]:
+        return tuple(
+            StreamSpec(
+                name=self.view_stream_at(index),
+                subjects=tuple(self.subjects.partitions_of("view", index, self.log_streams)),
+                description="The same commits as people may see them. Derived from the log.",
+                fsync=False,
+                max_bytes=self.max_bytes,
+                republish=Republish(
+                    source=f"{self.root}.view.*.*.*",
+                    destination=f"{self.root}.live.{{{{wildcard(2)}}}}.{{{{wildcard(3)}}}}",
+                ),
+            )
+            for index in range(self.log_streams)
+        )
+
+    def _single_streams(self) -> tuple[StreamSpec, ...]:
+        every = self.subjects.all_of
+        return (
+            StreamSpec(
+                name=self.signal_stream, subjects=(every("signal"),), fsync=False, discard="old",
+                description="One fact without its content, for other services. Derived from the log.",
+                max_bytes=self.max_bytes // 4, max_age_s=14 * DAY_S, max_consumers=500,
+            ),
+            StreamSpec(
+                name=self.command_stream, subjects=(every("cmd"),), fsync=True,
+                description="Commands on their way to the supervisor.",
+                max_bytes=self.max_bytes // 8, max_age_s=7 * DAY_S,
+            ),
+            StreamSpec(
+                name=self.work_stream, subjects=(every("work"),), fsync=True, retention="workqueue",
+                description="Runs to execute, by tenant and pool.", max_bytes=self.max_bytes // 8,
+            ),
+            StreamSpec(
+                name=self.audit_stream, subjects=(every("audit"),), fsync=True,
+                description="Sealed records of who did what.", max_bytes=self.max_bytes // 4,
+                deny_delete=True, deny_purge=True,
+            ),
+            StreamSpec(
+                name=self.dead_stream, subjects=(every("dead"),), fsync=True, discard="old",
+                description="What could not be processed, why, and where it came from.",
+                max_bytes=self.max_bytes // 8, max_age_s=30 * DAY_S,
+            ),
+        )  # fmt: skip
+
+    def _buckets(self) -> tuple[StreamSpec, ...]:
+        return (
+            self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
+            self._bucket(self.ledger_bucket, "What became of each command.", 2 * DAY_S),
+        )
+
+    def _bucket(self, name: str, description: str, max_age_s: float) -> StreamSpec:
+        return StreamSpec(
+            name=f"KV_{name}", subjects=(f"$KV.{name}.>",), description=description, fsync=True,
+            max_bytes=self.max_bytes // 8, max_age_s=max_age_s, max_msgs_per_subject=1, deny_delete=True,
+            allow_rollup=True,
+        )  # fmt: skip
+
+    def consumers(self) -> tuple[ConsumerSpec, ...]:
+        """Every durable consumer of the product's own services."""
+        return (
+            *(
+                ConsumerSpec(
+                    durable=f"redaction-filter-v1-{index}", stream=self.log_stream_at(index),
+                    service="redaction_filter",
+                    filter_subjects=tuple(self.subjects.partitions_of("log", index, self.log_streams)),
+                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                )
+                for index in range(self.log_streams)
+            ),
+            *(
+                ConsumerSpec(
+                    durable=f"projector-v1-{index}", stream=self.view_stream_at(index), service="projector",
+                    filter_subjects=tuple(self.subjects.partitions_of("view", index, self.log_streams)),
+                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                )
+                for index in range(self.log_streams)
+            ),
+            ConsumerSpec(
+                durable="run-supervisor-v1", stream=self.command_stream, service="run_supervisor",
+                filter_subjects=(self.subjects.all_of("cmd"),), max_ack_pending=512, pinned=True,
+            ),
+        )  # fmt: skip
+
+    def pool_consumer(self, pool: str) -> ConsumerSpec:
+        """The durable that the workers of one pool share."""
+        return ConsumerSpec(
+            durable=f"pool-{pool}", stream=self.work_stream, service="worker",
+            filter_subjects=(self.subjects.work_of_pool(pool),), max_ack_pending=1000,
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Runlane: the durable event backbone for fleets of AI agents."""

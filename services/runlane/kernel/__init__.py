@@ -1,0 +1,1 @@
+"""JetStream done right: append, read, tail, consume, lease, preview. Imports nats-py and msgspec only."""

@@ -1,0 +1,60 @@
+"""The event log: where a commit becomes true.
+
+A run is one subject; one message on it is one commit of 1…N facts. Two implementations stand behind this port,
+in memory and on JetStream, and pass the same conformance suite.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from runlane_contracts.cursor import Position
+from runlane_contracts.envelope import Commit
+from runlane_contracts.subjects import RunAddress
+
+NOTHING = Position("", 0, 0)
+"""The position of a run that has no commit yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCommit:
+    """A commit and where the log keeps it. `position.sequence` is that of its last fact."""
+
+    position: Position
+    commit: Commit
+    recorded_at: str
+    """RFC 3339; when the broker stored it."""
+
+
+class EventLog(Protocol):
+    """Commit, read, tail.
+
+    Promises: a commit whose call returned is durable, once, at the returned position; commits of a run are
+    gapless in `sequence`; a position names the stream's incarnation, so a recreated stream is never mistaken
+    for the old one.
+    """
+
+    async def commit(self, commit: Commit, *, after: Position) -> Position:
+        """Append if `after` is still the run's last position (`NOTHING` for a new run).
+
+        An answer that got lost is settled before this returns: it looks whether the commit id is there.
+
+        Raises:
+            Conflict: the run is elsewhere; nothing was written.
+            Retryable: the log could not be reached, or is full; nothing is known to be written, and the same
+                commit (same `commit_id`) may be tried again.
+            Permanent: the commit can never be written (too large, misaddressed).
+        """
+        ...
+
+    async def head(self, run: RunAddress) -> StoredCommit | None:
+        """The run's last commit, or None. Raises Retryable."""
+        ...
+
+    def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncIterator[StoredCommit]:
+        """Every commit after a position, up to the end as it is now; in order, without a gap. Raises Retryable."""
+        ...
+
+    def tail(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncIterator[StoredCommit]:
+        """Every commit after a position, then new ones as they come, for ever; survives reconnects."""
+        ...

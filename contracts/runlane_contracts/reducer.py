@@ -86,10 +86,11 @@ def quarantine_mark(sequence: int, event_id: str) -> State:
 # What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
 _NUMBER, _TEXT = frozenset({int, float}), frozenset({str})
 _READ: dict[str, dict[str, frozenset[type]]] = {
-    "run.leased": {"lease_epoch": _NUMBER},
+    "run.leased": {"lease_epoch": _NUMBER, "worker_id": _TEXT},
     "run.lease_lost": {"lease_epoch": _NUMBER},
     "run.cancel_requested": {"deadline_at": _TEXT},
     "approval.resolved": {"decision": _TEXT},
+    "tool.reconciled": {"outcome": _TEXT},
 }
 
 
@@ -140,16 +141,25 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             run.pop("worker_id", None)
         case _:
             pass
-    run["status"] = _RUN_STATUS.get(fact.type, run["status"])
+    _move(run, _RUN_STATUS.get(fact.type))
     _forget_what_is_over(run)
 
 
+def _move(run: State, status: str | None) -> None:
+    if status is None:
+        return
+    if run["status"] == "lost" and status not in TERMINAL_STATUS and status != "cancelling":
+        run["status_before_lost"] = status  # nobody drives it; it goes on like this once somebody does
+    else:
+        run["status"] = status
+
+
 def _reduce_lease_lost(run: State, payload: State) -> None:
-    if payload["lease_epoch"] != run.get("lease_epoch") or run["status"] == "lost":
+    if payload["lease_epoch"] != run.get("lease_epoch") or "worker_id" not in run:
         return
     run["status_before_lost"] = run["status"]
     run["status"] = "lost"
-    run.pop("worker_id", None)
+    run.pop("worker_id")
 
 
 def _forget_what_is_over(run: State) -> None:
@@ -166,8 +176,6 @@ def _keep(target: State, payload: State, *names: str) -> None:
 
 
 # --- items ------------------------------------------------------------------------------------------------
-
-_VERB_STATUS = {"reconciled": "completed", "provided": "provided"}
 
 
 def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
@@ -220,7 +228,9 @@ def _item_status(type_: str, verb: str, payload: State) -> str:
         return "waiting"
     if type_ == "approval.resolved":
         return str(payload["decision"])
-    return _VERB_STATUS.get(verb, verb)
+    if type_ == "tool.reconciled":
+        return "completed" if payload["outcome"] == "executed" else "failed"
+    return verb
 
 
 # --- questions --------------------------------------------------------------------------------------------

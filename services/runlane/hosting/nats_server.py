@@ -159,6 +159,9 @@ class EmbeddedServer:
     """0: a free one, kept for as long as this object lives."""
     server_name: str = "runlane"
     extra: tuple[str, ...] = ()
+    """More lines of configuration."""
+    keep: bool = True
+    """Start it again when it ends by itself."""
     restarts: int = field(default=0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _keeper: asyncio.Task[None] | None = field(default=None, init=False)
@@ -207,7 +210,8 @@ class EmbeddedServer:
             self._release_store()
             raise
         # The one task without a group: it belongs to this object and ends in `stop`.
-        self._keeper = asyncio.get_running_loop().create_task(self._keep_running(), name="nats-server keeper")
+        if self.keep:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep_running(), name="nats-server keeper")
 
     async def stop(self) -> None:
         """End the child, cleanly when it can be. Safe to call twice."""

@@ -27,7 +27,7 @@ async def test_it_is_ready_within_a_second_and_gone_after():
 
 
 async def test_a_killed_server_comes_back_on_the_same_port_with_its_data():
-    async with nats_server() as server:
+    async with nats_server(keep=True) as server:
         client = await nats.connect(server.url, reconnect_time_wait=0.05, max_reconnect_attempts=-1, error_cb=_quiet)
         stream = client.jetstream()
         await stream.add_stream(name="S", subjects=["s"])

@@ -25,6 +25,13 @@ class NatsServer(EmbeddedServer):
             self._process.kill()
             self._process.wait()
 
+    async def start(self) -> None:
+        """Start it, or start it again after `kill9`."""
+        if self._lock_fd is None:
+            await super().start()
+        else:
+            await self._launch()
+
     async def restart(self) -> None:
         """Kill it if it runs, and start it again. Not while it is kept (`keep=True`): then it does so itself."""
         self.kill9()

@@ -17,7 +17,7 @@ from typing import Any
 
 from runlane_contracts import codec
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_QUEUED_MESSAGES = 256
 KEPT_STDERR_LINES = 40
 

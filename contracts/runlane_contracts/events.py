@@ -529,4 +529,3 @@ def _marks(hint: Any) -> set[Mark]:
     for part in get_args(hint):
         found |= _marks(part)
     return found
-

@@ -110,11 +110,18 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             run.pop("worker_id", None)
         case _:
             pass
-    status = _RUN_STATUS.get(fact.type)
-    if status is not None:
-        run["status"] = status
+    _move(run, _RUN_STATUS.get(fact.type))
     if run["status"] != "waiting":
         run.pop("waiting_on", None)
+
+
+def _move(run: State, status: str | None) -> None:
+    if status is None:
+        return
+    if run["status"] == "lost" and status not in TERMINAL_STATUS:
+        run["status_before_lost"] = status  # nobody drives it; it goes on like this once somebody does
+    else:
+        run["status"] = status
 
 
 def _keep(target: State, payload: State, *names: str) -> None:

@@ -169,7 +169,7 @@ class RunLifecycle(Struct, kw_only=True):
             self.session_id = fact.session_id
         try:
             payload = events.decode_payload(fact.type, fact.payload)
-        except msgspec.ValidationError:
+        except msgspec.MsgspecError:
             return  # the redaction filter quarantines it; it moves nothing here either
         handler = _EVOLVE.get(fact.type)
         if handler is not None:

@@ -95,9 +95,10 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
 
 
 def _payload(fact: Fact) -> State | None:
+    raw = bytes(fact.payload)
     try:
-        payload = msgspec.json.decode(fact.payload)
-    except (msgspec.MsgspecError, RecursionError):
+        payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
+    except msgspec.MsgspecError:
         return None
     if not isinstance(payload, dict):
         return None

@@ -169,7 +169,7 @@ class RunLifecycle(Struct, kw_only=True):
             self.session_id = fact.session_id
         try:
             payload = events.decode_payload(fact.type, fact.payload)
-        except msgspec.ValidationError:
+        except msgspec.MsgspecError:
             return  # the redaction filter quarantines it; it moves nothing here either
         handler = _EVOLVE.get(fact.type)
         if handler is not None:
@@ -242,6 +242,8 @@ def _pause_requested(run: RunLifecycle, _payload: Any) -> None:
 
 
 def _cancel_requested(run: RunLifecycle, payload: events.RunCancelRequested) -> None:
+    if run.is_terminal:
+        return
     run.status, run.cancel_deadline_at, run.cancel_reason = "cancelling", payload.deadline_at, payload.reason
 
 

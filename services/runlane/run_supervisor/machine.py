@@ -261,7 +261,7 @@ def _expired(asked: events.ApprovalRequested) -> events.ApprovalResolved:
     return events.ApprovalResolved(
         approval_id=asked.approval_id,
         decision="expired",
-        decided_by=SYSTEM.id,
+        decided_by=SYSTEM.kind,
         version=asked.version,
         action_digest=asked.action_digest,
     )

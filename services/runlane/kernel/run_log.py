@@ -175,10 +175,9 @@ class RunLog:
         raise Retryable(f"run {self.address.run_id}: lost {MAX_CONFLICTS} compare-and-sets in a row")
 
     def _plan(self) -> _Round:
-        """Decide what waits, in order, until the commit is full. Nothing is answered yet: that is for when the
-        facts that the decisions build on are in the log.
+        """Decide what waits, in order, until the commit is full.
 
-        Only a commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to
+        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to
         write, counts when the log was read after the question was asked; else the round is doubtful.
         """
         planned = _Round(self.lifecycle)
@@ -207,7 +206,8 @@ class RunLog:
         if not drafts and self._looks <= one.asked_at:
             planned.doubtful = True
             return True
-        if planned.facts and (len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT or planned.size + size > MAX_COMMIT_BYTES):
+        too_many = len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT
+        if planned.facts and (too_many or planned.size + size > MAX_COMMIT_BYTES):
             return False
         one.facts = self._place(planned.state, drafts, one)
         planned.taken.append(one)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from runlane.kernel.clock import new_id
-from runlane.kernel.errors import Conflict, Fenced, Retryable
+from runlane.kernel.errors import Conflict, Fenced, Overloaded, Retryable
 from runlane.kernel.lease import LeaseDesk, LeaseHeld
 from runlane.kernel.memory_event_log import MemoryEventLog
 from runlane.kernel.run_log import RunLogs
 from runlane_contracts import events
-from runlane_contracts.envelope import Actor
+from runlane_contracts.cursor import Position
+from runlane_contracts.envelope import Actor, Commit
 from runlane_contracts.lifecycle import Refused, draft
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
@@ -61,10 +62,19 @@ class MemoryBucket:
         return self.revision
 
 
+class BoundedLog(MemoryEventLog):
+    full = False
+
+    async def commit(self, commit: Commit, *, after: Position) -> Position:
+        if self.full:
+            raise Overloaded("full")
+        return await super().commit(commit, after=after)
+
+
 class World:
     def __init__(self) -> None:
         self.at = datetime(2026, 1, 1, tzinfo=UTC)
-        self.log, self.bucket = MemoryEventLog(), MemoryBucket()
+        self.log, self.bucket = BoundedLog(), MemoryBucket()
 
     def now(self) -> datetime:
         return self.at
@@ -241,9 +251,10 @@ async def test_an_owner_whose_successor_never_reached_the_log_is_lost_with_it() 
     world = await World().start()
     await world.desk().take(RUN, "old", 1)
     world.pass_s(2)
-    world.log.overloads = 1
+    world.log.full = True
     with pytest.raises(Retryable):
         await world.desk().take(RUN, "new", 1)
+    world.log.full = False
     world.pass_s(2)
     assert await world.desk().expire(RUN) is None
     assert await world.types() == ["run.created", "run.leased", "run.lease_lost"]

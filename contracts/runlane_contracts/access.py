@@ -81,9 +81,10 @@ def _run_supervisor(layout: Layout) -> BrokerUser:
         layout,
         publish=(
             every("log"), every("work"), every("outcome"),
-            *_read(*_log(layout), *_buckets(layout)),
-            *_tail(*_log(layout), *_buckets(layout)),
+            *_read(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
+            *_tail(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
             *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
+            *_write_bucket(layout.timer_bucket),
             *_inform(layout.command_stream, layout.work_stream),
         ),
     )  # fmt: skip

@@ -105,7 +105,7 @@ def render_config(
     if cluster is not None:
         lines += _cluster_lines(cluster)
     if passwords is not None:
-        lines += _authorization_lines(broker_users(layout), passwords)
+        lines += authorization_lines(broker_users(layout), passwords)
     return "\n".join([*lines, *extra, ""])
 
 
@@ -119,7 +119,8 @@ def _cluster_lines(cluster: Cluster) -> list[str]:
     ]
 
 
-def _authorization_lines(users: Iterable[BrokerUser], passwords: Mapping[str, str]) -> list[str]:
+def authorization_lines(users: Iterable[BrokerUser], passwords: Mapping[str, str]) -> list[str]:
+    """The `authorization` block of a configuration; the same for the embedded server and for a deployed one."""
     lines = ["authorization {", "  users: ["]
     for user in users:
         secret = passwords[user.name]

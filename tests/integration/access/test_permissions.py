@@ -30,6 +30,7 @@ MAY_PUBLISH = {
     "rl.svc.projector.rebuild": {"operator"},
     "$KV.RL_LEASES.acme.r1": LEASES,
     "$KV.RL_LEDGER.acme.cmd_1": {"command_gateway", "run_supervisor"},
+    "$KV.RL_TIMERS.acme.r1": {"run_supervisor"},
     "$JS.API.INFO": set(USERS) - {"observer"},
     "$JS.API.STREAM.CREATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.UPDATE.RL_LOG_0": {"operator"},

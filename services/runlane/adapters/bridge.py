@@ -24,7 +24,6 @@ class Bridge:
         Raises:
             NotStarted: the program could not be started; nothing was said.
         """
-        await self._scribe.say([draft(events.RunStarted())])
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._stop_when_cancelled())
             await self._talk(tasks)

@@ -7,7 +7,7 @@ ends it. It holds the mapping of the same program.
 from typing import Any, Protocol
 
 from runlane.adapters import claude, codex
-from runlane.adapters.mapping import Mapping, Message, Statement, resumed
+from runlane.adapters.mapping import Mapping, Message, Statement, foreign_id, resumed
 from runlane_contracts import events
 
 Approved = frozenset({"approved", "modified"})
@@ -88,7 +88,7 @@ class ClaudeDialogue:
         else:
             answer = {"behavior": "deny", "message": decision.reason or f"{decision.decision} by {decision.decided_by}"}
         reply = {"subtype": "success", "request_id": message["request_id"], "response": answer}
-        call_id = claude.foreign_id(request.get("tool_use_id") or message["request_id"])
+        call_id = foreign_id(request.get("tool_use_id") or message["request_id"])
         return {"type": "control_response", "response": reply}, resumed(call_id if allowed else None)
 
     def interrupt(self) -> list[Message]:
@@ -137,13 +137,13 @@ class CodexDialogue:
 
     def asks(self, message: Message) -> str | None:
         if "id" in message and str(message.get("method", "")).endswith("requestApproval"):
-            return codex.approval_id(codex.foreign_id(message["params"]["itemId"]), message["id"])
+            return codex.approval_id(foreign_id(message["params"]["itemId"]), message["id"])
         return None
 
     def answer(self, message: Message, decision: events.ApprovalResolved) -> tuple[Message, list[Statement]]:
         allowed = decision.decision in Approved
         reply = {"id": message["id"], "result": {"decision": "accept" if allowed else "decline"}}
-        call_id = codex.foreign_id(message["params"]["itemId"])
+        call_id = foreign_id(message["params"]["itemId"])
         return reply, resumed(call_id if allowed else None)
 
     def interrupt(self) -> list[Message]:

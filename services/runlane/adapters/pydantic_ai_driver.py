@@ -22,10 +22,7 @@ async def run_agent(agent: Agent[None, Any], prompt: str, scribe: Scribe) -> Non
 
     An exception in the agent becomes `run.failed`; a cancellation stops it and becomes `run.cancelled`.
     """
-    await scribe.say([
-        draft(events.RunStarted()),
-        draft(events.MessageCompleted(message_id="msg_prompt", role="user", content=prompt)),
-    ])  # fmt: skip
+    await scribe.say([draft(events.MessageCompleted(message_id="msg_prompt", role="user", content=prompt))])
     mapping = PydanticAIMapping()
     running = asyncio.ensure_future(_steps(agent, prompt, mapping, scribe))
     cancelling = asyncio.ensure_future(scribe.cancel_requested.wait())

@@ -177,8 +177,9 @@ class RunLog:
     def _plan(self) -> _Round:
         """Decide what waits, in order, until the commit is full.
 
-        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to
-        write, counts when the log was read after the question was asked; else the round is doubtful.
+        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a
+        commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to write,
+        counts when the log was read after the question was asked; else the round is doubtful.
         """
         planned = _Round(self.lifecycle)
         for one in list(self._waiting):

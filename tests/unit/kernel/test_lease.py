@@ -235,3 +235,35 @@ def test_epochs_never_fall_and_never_two_owners(steps: list[tuple[str, int, int]
         assert numbers == sorted(set(numbers))
 
     asyncio.run(play())
+
+
+async def test_an_owner_whose_successor_never_reached_the_log_is_lost_with_it() -> None:
+    world = await World().start()
+    await world.desk().take(RUN, "old", 1)
+    world.pass_s(2)
+    world.log.overloads = 1
+    with pytest.raises(Retryable):
+        await world.desk().take(RUN, "new", 1)
+    world.pass_s(2)
+    assert await world.desk().expire(RUN) is None
+    assert await world.types() == ["run.created", "run.leased", "run.lease_lost"]
+
+
+async def test_a_fenced_owner_holds_nothing_whatever_its_time() -> None:
+    world = await World().start()
+    lease = await world.desk().take(RUN, "w", 60)
+    await world.desk().fence(RUN, lease.lease_epoch - 1)
+    await world.desk().check(RUN, lease.lease_epoch)
+    await world.desk().fence(RUN, lease.lease_epoch)
+    for act in (world.desk().renew, world.desk().release):
+        with pytest.raises(Fenced):
+            await act(RUN, "w", lease.lease_epoch)
+    await world.desk().fence(RUN, lease.lease_epoch)
+
+
+async def test_who_watches_may_say_what_a_loss_leads_to() -> None:
+    world = await World().start()
+    await world.desk().take(RUN, "w", 1)
+    world.pass_s(2)
+    await world.desk().expire(RUN, lambda _run: [draft(events.RunCancelled())])
+    assert await world.types() == ["run.created", "run.leased", "run.cancelled"]

@@ -2,7 +2,7 @@
 
 import { attribute, h } from "./dom.js";
 import { parseJson, prettyJson } from "./json.js";
-import { age, fullMoment, span } from "./moments.js";
+import { age, clock, fullMoment, span } from "./moments.js";
 import { block, digestLine, inertString, inline } from "./text.js";
 
 /** The line under a form that says what became of the click. */
@@ -79,14 +79,14 @@ export function approvalForm(item, tool, commander) {
 function bindingOf(item) {
   const parts = [`version ${item.version}`];
   if (item.action_digest) parts.push(`action ${inertString(item.action_digest.replace(/^sha256:/, "").slice(0, 12))}`);
-  if (item.expires_at) parts.push(`expires ${expiry(item.expires_at)}`);
-  return `Decides exactly this: ${parts.join(" · ")}`;
+  const expires = item.expires_at ? h("time", { title: fullMoment(item.expires_at) }, ` · ${expiry(item.expires_at)}`) : null;
+  return [`Decides exactly this: ${parts.join(" · ")}`, expires];
 }
 
 function expiry(timestamp) {
   const left = Date.parse(timestamp) - Date.now();
   if (Number.isNaN(left)) return inertString(timestamp);
-  return left > 0 ? `in ${span(left)} (${fullMoment(timestamp)})` : `${age(timestamp)} ago`;
+  return left > 0 ? `expires in ${span(left)} (${clock(timestamp)})` : `expired ${age(timestamp)} ago`;
 }
 
 function dataEditor(data) {

@@ -21,7 +21,7 @@ export class ItemView {
   #number = h("span.number");
   #body = h("div.body");
 
-  /** `context`: `{commander, item(key), isOver()}`. */
+  /** `context`: `{commander, item(key), isOver(), isRetried(toolCallId)}`. */
   constructor(key, context) {
     this.key = key;
     this.#context = context;
@@ -37,7 +37,7 @@ export class ItemView {
     attribute(this.element, "data-failed", FAILED.has(status));
     attribute(this.element, "data-provisional", item === undefined);
     attribute(this.element, "data-nested", item?.parent_id !== undefined);
-    const mark = `${item?.last_sequence}/${kind}/${this.#context.isOver()}`;
+    const mark = `${item?.last_sequence}/${kind}/${this.#context.isOver()}/${item !== undefined && canRetry(item, this.#context)}`;
     if (this.#drawn !== mark) {
       this.#drawn = mark;
       this.#draw(item, kind);
@@ -199,7 +199,7 @@ function why(item) {
 }
 
 function fold(summary, ...lazily) {
-  const details = h("details.fold", {}, h("summary", {}, ...summary));
+  const details = h("details.fold", {}, h("summary", {}, summary));
   details.addEventListener("toggle", () => {
     if (details.open && details.childElementCount === 1) {
       details.append(...lazily.flatMap((draw) => draw()).filter((node) => node !== null));
@@ -236,7 +236,7 @@ function drawMessage(item) {
 function drawReasoning(item) {
   const text = contentText(item.content ?? item.summary);
   const hint = item.redacted === true && text === "" ? "withheld" : digestLine(contentText(item.summary ?? item.content), 140);
-  const summary = [h("span.kind", {}, "Reasoning"), " ", item.status === "completed" ? null : statusOf(item), " ", h("span.digest", {}, ...inert(hint)), " ", lasted(item)];
+  const summary = [h("span.kind", {}, "Reasoning"), h("span.digest", {}, ...inert(hint)), lasted(item), item.status === "completed" ? null : statusOf(item)];
   if (text === "") return [h("header.head", {}, ...summary.filter((one) => one !== null)), failure(item.error), why(item)];
   return [
     fold(summary, () => [
@@ -249,9 +249,9 @@ function drawReasoning(item) {
 
 function drawTool(item, context) {
   const summary = [
-    h("span.kind", {}, "Tool"), " ", h("code.name", {}, inline(item.name ?? item.id, 80)), " ",
-    h("code.digest", {}, ...inert(digestLine(item.arguments))), " ", statusOf(item), " ", lasted(item),
-    item.attempt > 1 ? h("span.faint", {}, ` attempt ${item.attempt}`) : null,
+    h("span.kind", {}, "Tool"), h("code.name", {}, inline(item.name ?? item.id, 80)),
+    h("code.digest", {}, ...inert(digestLine(item.arguments))),
+    item.attempt > 1 ? h("span.faint", {}, `attempt ${item.attempt}`) : null, lasted(item), statusOf(item),
   ];
   return [
     fold(summary, () => [
@@ -261,9 +261,13 @@ function drawTool(item, context) {
     failure(item.error),
     item.status === "cancelled" ? why(item) : null,
     item.outcome === undefined ? null : h("p.faint", {}, `reconciled: ${inertString(item.outcome)} — said by `, inline(item.by ?? "")),
-    item.status === "failed" && item.error?.retryable === true && !context.isOver() ? retryForm(item, context.commander) : null,
+    canRetry(item, context) ? retryForm(item, context.commander) : null,
     item.status === "outcome_unknown" && !context.isOver() ? reconcileForm(item, context.commander) : null,
   ];
+}
+
+function canRetry(item, context) {
+  return item.status === "failed" && item.error?.retryable === true && !context.isOver() && !context.isRetried(item.id);
 }
 
 function toolFacts(item) {
@@ -347,7 +351,7 @@ const ENVELOPE = new Set(["kind", "id", "first_sequence", "last_sequence", "star
 function drawOther(item) {
   const payload = Object.fromEntries(Object.entries(item).filter(([name]) => !ENVELOPE.has(name)));
   return [
-    fold([h("span.kind", {}, inline(item.type ?? item.kind, 80)), " ", h("code.digest", {}, ...inert(digestLine(payload))), " ", isOpen(item) ? statusOf(item) : null],
+    fold([h("span.kind", {}, inline(item.type ?? item.kind, 80)), h("code.digest", {}, ...inert(digestLine(payload))), isOpen(item) ? statusOf(item) : null],
       () => [field("Payload", payload)]),
     failure(item.error),
   ];

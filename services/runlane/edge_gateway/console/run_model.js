@@ -34,6 +34,11 @@ export class RunModel {
     return isTerminal(this.state);
   }
 
+  /** Whether a later call took the place of this one. */
+  isRetried(toolCallId) {
+    return Object.values(this.state.items).some((item) => item.retry_of === toolCallId);
+  }
+
   /** Take a snapshot in place of what is known. Returns whether its checksum is that of its state, null if unknown. */
   async restore(frame, cursor) {
     const state = adopt(frame.state);
@@ -60,6 +65,7 @@ export class RunModel {
     this.traceparent ??= fact.traceparent ?? null;
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);
+    if (fact.type === "tool.requested" && fact.payload.retry_of) changed.push(`tool:${fact.payload.retry_of}`);
     return changed;
   }
 }

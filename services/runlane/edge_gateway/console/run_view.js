@@ -29,6 +29,7 @@ export class RunView {
   #announcedStatus = null;
   #header;
   #closed = false;
+  #traceAsked = false;
 
   #notice = h("div.notice", { role: "status", "aria-live": "polite", hidden: true });
   #attention = h("div.attention", { hidden: true });
@@ -44,8 +45,9 @@ export class RunView {
     this.#model = new RunModel(runId);
     this.#commander = new Commander(api, runId);
     this.#header = new Header(runId, this.#commander);
-    const context = { commander: this.#commander, item: (key) => this.#model.state.items[key], isOver: () => this.#model.isOver };
+    const context = { commander: this.#commander, item: (key) => this.#model.state.items[key], isOver: () => this.#model.isOver, isRetried: (id) => this.#model.isRetried(id) };
     this.#timeline = new Timeline(this.#model, context, this.#intro, this.#outro);
+    this.#timeline.scroller.addEventListener("scroll", () => this.#changed([]), { passive: true });
     this.element = h("section.run-pane", { "aria-label": "Run" },
       this.#header.element, this.#notice, this.#timeline.element, this.#attention, this.#footer.element, this.#live);
     this.#ticker = setInterval(() => this.#tick(), 1000);
@@ -124,6 +126,7 @@ export class RunView {
     this.#drawAttention();
     this.#footer.update(this.#model);
     this.#scheduleChecksum();
+    this.#learnTrace();
     this.#announce(state.run.status);
   }
 
@@ -135,9 +138,12 @@ export class RunView {
     this.#outro.replaceChildren(...(mark === "" ? [] : drawOutcome(run)));
   }
 
+  // What waits for a person is said as long as its card is out of sight.
   #drawAttention() {
     const { items, run } = this.#model.state;
-    const waiting = (run.waiting_on ?? []).map((one) => `${one.kind}:${one.id}`).filter((key) => items[key]?.status === "waiting");
+    const waiting = (run.waiting_on ?? [])
+      .map((one) => `${one.kind}:${one.id}`)
+      .filter((key) => items[key]?.status === "waiting" && !this.#timeline.isInSight(key));
     const mark = waiting.join();
     if (this.#attention.dataset.mark === mark) return;
     this.#attention.dataset.mark = mark;
@@ -171,6 +177,20 @@ export class RunView {
       const sum = await checksum(this.#model.state);
       if (sequence === this.#model.sequence) this.#footer.checksum(sum, sequence);
     }, CHECKSUM_PAUSE_MS);
+  }
+
+  // A state does not tell the trace it belongs to; its first facts do.
+  async #learnTrace() {
+    if (this.#traceAsked || this.#model.isEmpty) return;
+    this.#traceAsked = true;
+    if (this.#model.traceparent !== null) return;
+    try {
+      const page = await this.#api.events(this.#model.runId, { limit: 5 });
+      this.#model.traceparent = page.events.find((fact) => fact.traceparent)?.traceparent ?? null;
+      this.#changed([]);
+    } catch {
+      // The trace is an extra: the header does without.
+    }
   }
 
   // Ask the server for its state at the very sequence we are at, and compare.
@@ -243,7 +263,7 @@ class Header {
     this.#controls.update(run);
     attribute(this.#status, "data-status", run.status);
     setText(this.#status, statusText(run));
-    const drawn = [run.agent, run.worker_id, run.lease_epoch, run.attempt, run.session_id, model.traceparent, run.parent_run_id, run.cancel_deadline_at].join("\n");
+    const drawn = [run.agent, run.worker_id, run.lease_epoch, run.attempt, run.session_id, model.traceparent, run.parent_run_id, run.cancel_deadline_at, run.ended_at].join("\n");
     if (drawn !== this.#drawn) {
       this.#drawn = drawn;
       this.#agent.replaceChildren(inline(run.agent ?? run.run_id, 80));
@@ -264,7 +284,7 @@ class Header {
     const owner = run.worker_id === undefined ? "nobody" : `${run.worker_id}, lease epoch ${run.lease_epoch}${run.attempt > 1 ? `, attempt ${run.attempt}` : ""}`;
     const rows = [
       ["run", h("code", {}, inline(run.run_id, 64))],
-      ["owner", inline(owner, 120)],
+      ["owner", run.ended_at === undefined ? inline(owner, 120) : null],
       ["session", run.session_id === undefined ? null : h("code", {}, inline(run.session_id, 64))],
       ["parent", run.parent_run_id ? h("a", { href: `#/runs/${encodeURIComponent(run.parent_run_id)}` }, inline(run.parent_run_id, 64)) : null],
       ["trace", model.traceparent === null ? null : h("code", { title: inertString(model.traceparent) }, inline(traceId(model.traceparent), 40))],

@@ -23,7 +23,7 @@ export function signIn(reason, onToken) {
       }
     },
   },
-  h("h1", {}, "Runlane"),
+  h("h1", {}, "Sign in"),
   h("p", {}, "Give a token. ", h("code", {}, "runlane up"), " prints a link that brings one along."),
   h("div.buttons", {}, field, button), answer);
   queueMicrotask(() => field.focus());

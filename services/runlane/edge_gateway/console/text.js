@@ -84,6 +84,7 @@ export function asText(value) {
 /** A value as one short line of JSON, for the closed head of a fold. */
 export function digestLine(value, room = 110) {
   if (value === null || value === undefined) return "";
+  if (typeof value === "string") return clip(flat(value.slice(0, 4 * room)), room);
   return oneLine(value, room) ?? clip(flat(asText(sample(value))), room);
 }
 

@@ -68,6 +68,15 @@ export class Timeline {
     (element.querySelector("form button, form textarea, form input") ?? element).focus({ preventScroll: true });
   }
 
+  /** Whether an item is drawn where the reader can see it. */
+  isInSight(key) {
+    const element = this.#views.get(key)?.element;
+    if (element === undefined || !element.isConnected) return false;
+    const box = element.getBoundingClientRect();
+    const frame = this.scroller.getBoundingClientRect();
+    return box.bottom > frame.top + 24 && box.top < frame.bottom - 24;
+  }
+
   #reset() {
     this.#views.clear();
     this.#known.clear();

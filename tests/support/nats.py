@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from runlane.hosting.nats_server import EmbeddedServer
@@ -16,8 +17,14 @@ from runlane_contracts.streams import MIB, Layout
 SMALL = Layout(max_bytes=64 * MIB)
 
 
+@dataclass(kw_only=True)
 class NatsServer(EmbeddedServer):
     """With the means to harm it. It keeps its port and its store over `kill9` and `restart`."""
+
+    sync_interval: str = "always"
+
+    def _config(self, ports_dir: Path) -> str:
+        return super()._config(ports_dir).replace("sync_interval: always", f"sync_interval: {self.sync_interval}")
 
     def kill9(self) -> None:
         """Kill it as a crash would, and see it gone."""
@@ -54,15 +61,19 @@ async def nats_server(
     directory: Path | None = None,
     extra: str = "",
     keep: bool = False,
+    sync_interval: str = "always",
 ) -> AsyncIterator[NatsServer]:
     """A server that runs now: `url`, `url_of(user)`, `passwords`, `pid`, `kill9()`, `restart()`, `pause()`, `cont()`.
 
     `users=True`: the users of `access.py`, each with the password `pw-<name>`; else everything is allowed.
-    `keep=True`: it starts again by itself after `kill9`.
+    `keep=True`: it starts again by itself after `kill9`. `sync_interval="2m"` where many writes have to be fast
+    and no power is cut.
     """
     own = Path(tempfile.mkdtemp(prefix="runlane-nats-")) if directory is None else directory
     passwords = {user.name: f"pw-{user.name}" for user in broker_users(layout)} if users else None
-    server = NatsServer(directory=own, layout=layout, passwords=passwords, extra=(extra,), keep=keep)
+    server = NatsServer(
+        directory=own, layout=layout, passwords=passwords, extra=(extra,), keep=keep, sync_interval=sync_interval
+    )
     try:
         async with server:
             yield server

@@ -1,6 +1,6 @@
 """What goes into the read store and what comes out of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Loaded:
 
     state: State
     position: Position
+    text_length: int
+    """Of the stored JSON: about how large the state is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,10 @@ def run_row(generation: int, change: RunChange) -> Row:
         "tenant_id": change.run.tenant_id,
         "run_id": change.run.run_id,
         "status": run["status"],
-        "agent": run.get("agent"),
-        "session_id": run.get("session_id"),
-        "pool": run.get("pool"),
-        "worker_id": run.get("worker_id"),
+        "agent": _column(run, "agent"),
+        "session_id": _column(run, "session_id"),
+        "pool": _column(run, "pool") or "default",
+        "worker_id": _column(run, "worker_id"),
         "created_at": created_at,
         "updated_at": run.get("updated_at") or created_at,
         "ended_at": run.get("ended_at"),
@@ -107,7 +109,7 @@ def item_rows(generation: int, change: RunChange) -> Iterable[Row]:
         }
 
 
-def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Loaded:
+def loaded(run: Mapping[str, Any], its_items: Sequence[tuple[str, str]]) -> Loaded:
     """The reducer's state, exactly as it was written. `its_items`: key and JSON, by first sequence."""
     state = {
         "run": decode_json(run["run"]),
@@ -115,7 +117,14 @@ def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Load
         "marks": decode_json(run["marks"]),
         "through_sequence": run["through_sequence"],
     }
-    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]))
+    length = len(run["run"]) + len(run["marks"]) + sum(len(text) for _, text in its_items)
+    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]), length)
+
+
+def _column(run: State, name: str) -> str | None:
+    """Text a list filters by. PostgreSQL has no NUL in text; the JSON beside it keeps what was said."""
+    value = run.get(name)
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str:

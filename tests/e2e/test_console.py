@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import given, settings, strategies as st
 from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
 
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import encode
 from runlane_contracts.problems import Code
 from support.browser import chromium
-from support.fake_gateway import TOKEN, FakeGateway, FakeRun, cursor, fact_frame, frame
-from support.runs import Story, a_short_run, a_waiting_run, recordings
+from support.fake_gateway import TOKEN, FakeGateway, FakeRun, cursor, fact_frame
+from support.runs import Story, a_short_run, a_waiting_run, payloads, recordings
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
@@ -140,6 +141,20 @@ async def test_the_browser_folds_recorded_runs_to_the_same_checksum_at_every_seq
         assert await sums_in_browser(page, facts) == sums_in_python(facts), name
 
 
+@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@given(st.lists(st.lists(payloads, min_size=1, max_size=40), min_size=5, max_size=5))
+def made_up_stories(found: list[list[Story]], told: list[list[events.Payload]]) -> None:
+    found.append([Story("acme", RUN).then(*one) for one in told])
+
+
+async def test_p6_the_browser_folds_made_up_runs_to_the_same_checksum_at_every_sequence(console: Console) -> None:
+    found: list[list[Story]] = []
+    made_up_stories(found)
+    page = await console.open("")
+    for story in (one for some in found for one in some):
+        assert await sums_in_browser(page, story.facts) == sums_in_python(story.facts)
+
+
 AWKWARD = [
     b'{"a":1.0,"b":-0.0,"c":1e20,"d":9007199254740993,"e":123456789012345678901234567890,"f":1e-6,"g":0.00001}',
     b'{"a":9007199254740992.0,"b":1e16,"c":12345678901234567.0,"d":5e-324,"e":1.7976931348623157e308,"f":-1.5e-7}',
@@ -147,13 +162,20 @@ AWKWARD = [
     '{"\\ue000":1,"\U0001f600":2,"\uffff":3,"":4,"A":5,"\\u0000\\u001f\x7f\u2028":6,"é":"\\ud83d\\ude00"}'.encode(),
     b'{"__proto__":{"polluted":true},"constructor":1,"toString":2,"hasOwnProperty":3,"length":4}',
     b'{"kind":"x","id":"y","status":"made up","type":"z","items":{},"ended_at":null}',
+    b'{"alone":"\\ud800"}',
+    b'{"much":1e400}',
+    b"[1,2]",
+    b"null",
+    b'{"a":' * 128 + b"1" + b"}" * 128,
+    b'{"a":' * 129 + b"1" + b"}" * 129,
 ]
 
 
 async def test_awkward_numbers_keys_and_texts_hash_alike(console: Console) -> None:
     story = running()
     for payload in AWKWARD:
-        story.raw("weather.reported", payload).raw("artifact.observed", payload)
+        story.raw("weather.reported", payload).raw("artifact.observed", payload).raw("log.compacted", payload)
+        story.raw("run.leased", payload).raw("tool.completed", payload).raw("run.waiting", payload)
     page = await console.open("")
     assert await sums_in_browser(page, story.facts) == sums_in_python(story.facts)
     assert await page.evaluate("() => ({}).polluted === undefined")
@@ -539,7 +561,7 @@ async def test_data_may_be_changed_before_it_is_approved(console: Console) -> No
 async def test_a_rejection_may_say_why(console: Console) -> None:
     console.gateway.add(a_waiting_run(RUN, "demo"))
     page = await console.open_run()
-    await page.get_by_label("Reason").fill("too expensive")
+    await page.get_by_label("Reason for a rejection").fill("too expensive")
     await page.get_by_role("button", name="Reject").click()
     await expect(console.item("approval:a1")).to_contain_text("decided by dana: too expensive")
 
@@ -550,7 +572,7 @@ async def test_p4_a_decision_whose_answer_was_lost_is_asked_again_under_the_same
     page = await console.open_run()
     await page.get_by_role("button", name="Approve").click()
     await expect(console.item("approval:a1")).to_contain_text("decided by dana")
-    await expect.poll(lambda: console.gateway.command_drops).to_be(0) if hasattr(expect, "poll") else None
+    await expect(console.item("approval:a1").locator("form")).to_have_count(0)
     assert len(console.gateway.commands) == 1
 
 
@@ -567,12 +589,12 @@ async def test_a_decision_that_came_too_late_is_shown_what_was_decided(console: 
 async def test_what_was_typed_survives_what_happens_meanwhile(console: Console) -> None:
     run = console.gateway.add(a_waiting_run(RUN, "demo"))
     page = await console.open_run()
-    await page.get_by_label("Reason").fill("because")
+    await page.get_by_label("Reason for a rejection").fill("because")
     run.send(b"", then="break")
     await expect(console.notice).to_contain_text("Resumed")
     run.then(said(1))
     await expect(console.item("message:m1")).to_be_visible()
-    await expect(page.get_by_label("Reason")).to_have_value("because")
+    await expect(page.get_by_label("Reason for a rejection")).to_have_value("because")
 
 
 async def test_what_waits_for_a_person_is_said_while_it_is_out_of_sight(console: Console) -> None:
@@ -621,7 +643,7 @@ async def test_a_run_is_cancelled_only_after_a_second_yes(console: Console) -> N
     await expect(page.get_by_role("dialog")).to_be_hidden()
     assert console.gateway.commands == []
     await page.get_by_role("button", name="Cancel…").click()
-    await page.get_by_role("dialog").get_by_label("Reason").fill("wrong branch")
+    await page.get_by_role("dialog").get_by_label("Reason for cancelling").fill("wrong branch")
     await page.get_by_role("button", name="Cancel the run").click()
     await expect(page.locator(".run-head .status")).to_have_text("cancelling")
     assert console.gateway.commands[0]["payload"] == {"reason": "wrong branch"}
@@ -657,7 +679,7 @@ async def test_a_failed_call_offers_a_retry_until_it_was_retried(console: Consol
 
 HOSTILE = (
     "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-    "</div>\x1b[31mred\x1b]0;title\x07 \u202egnp.exe \u2066x\u2069 {{7*7}} \U000e0041\U000e0042 \u200b javascript:alert(1)"
+    "</div>\x1b[31mred\x1b]0;title\x07 \u202egnp.exe \u2066x\u2069 \U000e0041\U000e0042 \u200b javascript:alert(1)"
 )
 
 
@@ -666,7 +688,7 @@ async def test_p8_hostile_text_is_shown_and_inert_everywhere(console: Console) -
         events.RunCreated(agent=HOSTILE[:128], input=HOSTILE),
         events.RunLeased(lease_epoch=1, worker_id="w1"),
         events.RunStarted(),
-        events.MessageCompleted(message_id="m1", role=HOSTILE, content=HOSTILE) if False else said(1, HOSTILE),
+        said(1, HOSTILE),
         events.ReasoningCompleted(reasoning_id="r1", summary=HOSTILE, content=HOSTILE),
         events.ToolRequested(tool_call_id="c1", name=HOSTILE, arguments={HOSTILE: HOSTILE}),
         events.ToolFailed(tool_call_id="c1", error=events.Problem(code=HOSTILE, message=HOSTILE, retryable=True)),
@@ -686,7 +708,7 @@ async def test_p8_hostile_text_is_shown_and_inert_everywhere(console: Console) -
     for fold in await page.locator("summary").all():
         await fold.click()
     assert await page.locator("#console img, #console script, #console iframe").count() == 0
-    assert "owned" != await page.title()
+    assert await page.title() != "owned"
     text = await console.item("message:m1").locator(".text").inner_text()
     assert text.startswith("<img src=x onerror=")
     for mark in ("ESC", "RLO", "BEL", "TAG×2", "ZWSP", "LRI"):

@@ -48,7 +48,7 @@ function refusal({ code, refused, recorded }) {
 export function approvalForm(item, tool, commander) {
   const answer = new Answer();
   const editor = item.editable ? dataEditor(item.data) : null;
-  const reason = h("input", { type: "text", maxlength: 1000, placeholder: "Reason, for a rejection", "aria-label": "Reason" });
+  const reason = h("input", { type: "text", maxlength: 1000, placeholder: "Reason, for a rejection", "aria-label": "Reason for a rejection" });
   const decide = (decision) => {
     const payload = { approval_id: item.id, decision, expected_version: item.version, action_digest: item.action_digest };
     if (decision === "rejected" && reason.value.trim() !== "") payload.reason = reason.value.trim();

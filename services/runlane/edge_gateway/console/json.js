@@ -2,10 +2,9 @@
  * JSON, exactly: what the platform hashes must be what the page hashes.
  *
  * `JSON.parse` rounds integers beyond 2^53; `parseJson` keeps them as BigInt. `canonicalJson` is the twin of
- * `runlane_contracts/canonical.py`: keys sorted by code point, no spaces, floats without a fraction as integers.
+ * `runlane_contracts/canonical.py`: keys sorted by code point, no spaces, numbers as ECMAScript writes them.
  */
 
-const SAFE = Number.MAX_SAFE_INTEGER;
 const MAY_HOLD_BIG_INTEGER = /(?:^|[\s:,[])-?\d{16,}(?=[\s,\]}]|$)/;
 
 /** Parse a JSON text; an integer that a double cannot hold becomes a BigInt. */
@@ -71,7 +70,7 @@ function writeCanonical(value, out) {
       out.push(JSON.stringify(value));
       return;
     case "number":
-      out.push(canonicalNumber(value));
+      out.push(String(value)); // -0 is "0"
       return;
     case "bigint":
       out.push(value.toString());
@@ -104,15 +103,6 @@ function writeObject(value, out) {
     first = false;
   }
   out.push("}");
-}
-
-/** A number as the platform's encoder writes it; a double of 2^53 or more was a float on the wire. */
-export function canonicalNumber(value) {
-  if (Object.is(value, -0)) return "0";
-  const size = Math.abs(value);
-  if (Number.isInteger(value) && size <= SAFE) return String(value);
-  if (size >= 1e16 || (size < 1e-5 && size > 0)) return value.toExponential().replace("e+", "e");
-  return Number.isInteger(value) ? `${value}.0` : String(value);
 }
 
 const SURROGATE = /[\ud800-\udfff]/;

@@ -131,7 +131,7 @@ export class Overlay {
       if (fact.payload?.preview_id !== undefined) this.#remember(fact.payload.preview_id);
       return [];
     }
-    if (fact.payload.preview_id === entry.previewId) this.#end(entry, "committed");
+    if (fact.payload?.preview_id === entry.previewId) this.#end(entry, "committed");
     else if (isOpen(state.items[key])) return [];
     else if (fact.type.endsWith(".completed")) this.#end(entry, "superseded");
     else this.#abandon(entry);

@@ -93,8 +93,8 @@ export async function checksum(state) {
 /**
  * Apply one fact in place; return the key of the item it changed, or null.
  *
- * A fact that is in the state already changes nothing. Throws `SequenceGap` when a predecessor is missing; the
- * state is then as before.
+ * A fact that is in the state already changes nothing. One that does not fit its type leaves a mark, so one bad fact
+ * stops no reader. Throws `SequenceGap` when a predecessor is missing; the state is then as before.
  */
 export function reduce(state, fact) {
   const through = state.through_sequence;
@@ -104,6 +104,10 @@ export function reduce(state, fact) {
   const { run } = state;
   run.updated_at = moment(fact);
   if (isSet(fact.session_id)) run.session_id = fact.session_id;
+  if (!fits(fact)) {
+    state.marks.push(record({ sequence: fact.sequence, type: "log.quarantined", event_id: fact.event_id, reason: "unfit" }));
+    return null;
+  }
   const { payload } = fact;
   const [family, verb] = partition(fact.type);
   if (family === "run" && KNOWN_TYPES.has(fact.type)) {
@@ -111,10 +115,43 @@ export function reduce(state, fact) {
     return null;
   }
   if (family === "log") {
-    state.marks.push(Object.assign(record({ sequence: fact.sequence, type: fact.type }), payload));
+    state.marks.push(Object.assign(record(payload), { sequence: fact.sequence, type: fact.type }));
     return null;
   }
   return reduceItem(state, fact, verb, payload);
+}
+
+// --- fitness ------------------------------------------------------------------------------------------------
+
+const MAX_NESTING = 128;
+const NUMBER = ["number", "bigint"];
+const TEXT = ["string"];
+
+// What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
+const READ = new Map([
+  ["run.leased", { lease_epoch: NUMBER, worker_id: TEXT }],
+  ["run.lease_lost", { lease_epoch: NUMBER }],
+  ["run.cancel_requested", { deadline_at: TEXT }],
+  ["approval.resolved", { decision: TEXT }],
+  ["tool.reconciled", { outcome: TEXT }],
+]);
+
+function fits(fact) {
+  const { payload, type } = fact;
+  if (!isObject(payload) || !isPortable(payload, 1)) return false;
+  const place = KNOWN_TYPES.get(type);
+  if (isSet(place) && typeof own(payload, place[1]) !== "string") return false;
+  return Object.entries(READ.get(type) ?? {}).every(([name, kinds]) => kinds.includes(typeof own(payload, name)));
+}
+
+// Whether every language can hold the value: not nested too deep, whole characters, finite numbers.
+function isPortable(value, level) {
+  if (typeof value === "string") return value.isWellFormed?.() ?? true;
+  if (typeof value === "number") return Number.isFinite(value);
+  if (value === null || typeof value !== "object") return true;
+  if (level > MAX_NESTING) return false;
+  if (Array.isArray(value)) return value.every((one) => isPortable(one, level + 1));
+  return Object.keys(value).every((key) => isPortable(key, level) && isPortable(value[key], level + 1));
 }
 
 // --- run ----------------------------------------------------------------------------------------------------
@@ -129,24 +166,17 @@ function reduceRun(run, fact, payload) {
   if (TERMINAL_STATUS.has(run.status)) return;
   switch (fact.type) {
     case "run.created":
-      Object.assign(run, payload, { created_at: moment(fact) });
+      Object.assign(run, payload, { tenant_id: run.tenant_id, run_id: run.run_id, created_at: moment(fact) });
       break;
     case "run.leased":
-      Object.assign(run, payload);
-      if (run.status === "lost") {
-        run.status = run.status_before_lost ?? "running";
-        delete run.status_before_lost;
-      }
+      keep(run, payload, "lease_epoch", "worker_id", "attempt");
+      if (run.status === "lost") run.status = "status_before_lost" in run ? run.status_before_lost : "running";
       break;
     case "run.lease_lost":
-      if (payload.lease_epoch === run.lease_epoch) {
-        run.status_before_lost = run.status;
-        run.status = "lost";
-        delete run.worker_id;
-      }
+      reduceLeaseLost(run, payload);
       break;
     case "run.waiting":
-      run.waiting_on = payload.on ?? [];
+      run.waiting_on = Object.hasOwn(payload, "on") ? payload.on : [];
       break;
     case "run.cancel_requested":
       run.cancel_deadline_at = payload.deadline_at;
@@ -161,9 +191,28 @@ function reduceRun(run, fact, payload) {
       break;
     default:
   }
-  const status = RUN_STATUS.get(fact.type);
-  if (status !== undefined) run.status = status;
-  if (run.status !== "waiting") delete run.waiting_on;
+  move(run, RUN_STATUS.get(fact.type));
+  forgetWhatIsOver(run);
+}
+
+function move(run, status) {
+  if (status === undefined) return;
+  // Nobody drives a lost run; it goes on like this once somebody does.
+  if (run.status === "lost" && !TERMINAL_STATUS.has(status) && status !== "cancelling") run.status_before_lost = status;
+  else run.status = status;
+}
+
+function reduceLeaseLost(run, payload) {
+  if (payload.lease_epoch !== run.lease_epoch || !("worker_id" in run)) return;
+  run.status_before_lost = run.status;
+  run.status = "lost";
+  delete run.worker_id;
+}
+
+function forgetWhatIsOver(run) {
+  if (run.status !== "lost") delete run.status_before_lost;
+  const status = "status_before_lost" in run ? run.status_before_lost : run.status;
+  if (status !== "waiting") delete run.waiting_on;
 }
 
 function keep(target, payload, ...names) {
@@ -176,11 +225,17 @@ function reduceItem(state, fact, verb, payload) {
   const [kind, id] = identify(fact, payload);
   const key = `${kind}:${id}`;
   const at = moment(fact);
-  const item = (state.items[key] ??= record({ kind, id, first_sequence: fact.sequence, started_at: at }));
-  Object.assign(item, payload);
-  item.status = itemStatus(fact.type, verb, payload);
-  item.last_sequence = fact.sequence;
-  item.updated_at = at;
+  const item = (state.items[key] ??= record({ first_sequence: fact.sequence, started_at: at }));
+  // A payload may hold any name; these are the fold's own.
+  Object.assign(item, payload, {
+    kind,
+    id,
+    first_sequence: item.first_sequence,
+    started_at: item.started_at,
+    status: itemStatus(fact.type, verb, payload),
+    last_sequence: fact.sequence,
+    updated_at: at,
+  });
   if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
   if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
   if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
@@ -192,11 +247,7 @@ function reduceItem(state, fact, verb, payload) {
 
 function identify(fact, payload) {
   const place = KNOWN_TYPES.get(fact.type);
-  if (isSet(place)) {
-    const [kind, field] = place;
-    if (!Object.hasOwn(payload, field)) throw new TypeError(`${fact.type} without ${field}`);
-    return [kind, payload[field]];
-  }
+  if (isSet(place)) return [place[0], payload[place[1]]];
   if (fact.type === "plan.updated") return ["plan", "plan"];
   if (fact.type === "session.started") return ["session", fact.session_id || "session"];
   if (isSet(fact.subject)) return [fact.subject.kind, fact.subject.id];
@@ -205,8 +256,9 @@ function identify(fact, payload) {
 
 function itemStatus(type, verb, payload) {
   if (type === "approval.requested" || type === "input.requested") return "waiting";
-  if (type === "approval.resolved") return String(payload.decision);
-  return verb === "reconciled" ? "completed" : verb;
+  if (type === "approval.resolved") return payload.decision;
+  if (type === "tool.reconciled") return payload.outcome === "executed" ? "completed" : "failed";
+  return verb;
 }
 
 // --- questions ----------------------------------------------------------------------------------------------
@@ -225,6 +277,14 @@ export function isOpen(item) {
 
 function record(fields = {}) {
   return Object.assign(Object.create(null), fields);
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+function own(value, name) {
+  return Object.hasOwn(value, name) ? value[name] : undefined;
 }
 
 function moment(fact) {

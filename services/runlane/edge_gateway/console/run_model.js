@@ -65,7 +65,7 @@ export class RunModel {
     this.traceparent ??= fact.traceparent ?? null;
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);
-    if (fact.type === "tool.requested" && fact.payload.retry_of) changed.push(`tool:${fact.payload.retry_of}`);
+    if (fact.type === "tool.requested" && fact.payload?.retry_of) changed.push(`tool:${fact.payload.retry_of}`);
     return changed;
   }
 }

@@ -315,7 +315,7 @@ class Controls {
   #resume = h("button", { type: "button", hidden: true, onClick: () => this.#submit("run.resume", {}) }, "Resume");
   #cancel = h("button.danger", { type: "button", hidden: true, onClick: () => this.#confirm() }, "Cancel…");
   #answer = h("span.answer", { role: "status", "aria-live": "polite" });
-  #reason = h("input", { type: "text", maxlength: 1000, placeholder: "Reason (optional)", "aria-label": "Reason" });
+  #reason = h("input", { type: "text", maxlength: 1000, placeholder: "Reason (optional)", "aria-label": "Reason for cancelling" });
   #dialog;
 
   constructor(commander) {

@@ -11,7 +11,7 @@ import { Problem } from "./api.js";
 import { parseJson } from "./json.js";
 import { SequenceGap } from "./reducer.js";
 import { NotUnderstood } from "./run_model.js";
-import { SseParser } from "./sse.js";
+import { FrameTooLarge, SseParser } from "./sse.js";
 
 const CONNECT_TIMEOUT_MS = 15_000;
 const HEARTBEATS_MISSED = 2.5; // of 12 s: 30 s of silence
@@ -113,7 +113,7 @@ export class Watch {
     if (error instanceof NotUnderstood) return refused("not_understood", error.message);
     if (error instanceof Problem) return this.#afterProblem(error);
     if (silence.happened) return retry("no heartbeat: the connection fell silent");
-    if (error.name === "FrameTooLarge" || error instanceof TypeErrorOfFact) return refused("unreadable", error.message);
+    if (error instanceof FrameTooLarge) return refused("unreadable", error.message);
     return retry(error.name === "Unreachable" ? error.message : "the connection broke");
   }
 
@@ -213,13 +213,7 @@ export class Watch {
   }
 
   #apply(fact, cursor) {
-    let keys;
-    try {
-      keys = this.#model.apply(fact, cursor);
-    } catch (error) {
-      if (error instanceof TypeError) throw new TypeErrorOfFact(`#${fact.sequence} ${fact.type}: ${error.message}`);
-      throw error;
-    }
+    const keys = this.#model.apply(fact, cursor);
     if (this.#catchUp !== null && this.#model.sequence >= this.#catchUp.to) this.#announceResumed();
     this.#on.changed(keys);
   }
@@ -256,9 +250,6 @@ export class Watch {
     }
   }
 }
-
-/** A known fact whose payload cannot be folded. */
-class TypeErrorOfFact extends Error {}
 
 /** Notices that nothing is heard any more, not even a heartbeat. */
 class Silence {

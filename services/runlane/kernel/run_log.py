@@ -49,6 +49,7 @@ class _Transaction:
     lease_epoch: int
     actor: Actor
     answer: "asyncio.Future[Written]"
+    asked_at: int  # how many times the log had been looked at
     facts: tuple[Fact, ...] = ()
 
 
@@ -58,9 +59,11 @@ class _Round:
 
     state: RunLifecycle
     taken: list[_Transaction] = field(default_factory=list)
+    refused: list[tuple[_Transaction, Exception]] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     size: int = 0
     forked: bool = False
+    doubtful: bool = False  # something was decided on a state that nothing proves to be the log's
 
 
 class RunLog:
@@ -74,6 +77,7 @@ class RunLog:
         self._waiting: deque[_Transaction] = deque()
         self._turn = asyncio.Lock()  # one commit, or one refresh, at a time
         self._writing: asyncio.Task[None] | None = None
+        self._looks = 0  # how many times the log was read
         self._known = False  # whether `lifecycle` was read, and nothing since made it doubtful
 
     @property
@@ -103,7 +107,7 @@ class RunLog:
         if len(self._waiting) >= MAX_WAITING:
             raise Retryable(f"{MAX_WAITING} transactions wait for run {self.address.run_id}")
         answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Transaction(decide, lease_epoch, actor, answer))
+        self._waiting.append(_Transaction(decide, lease_epoch, actor, answer, self._looks))
         if self._writing is None or self._writing.done():
             # A task of its own: a caller that goes away must not tear a commit that holds others' facts.
             self._writing = asyncio.create_task(self._write_all())
@@ -150,6 +154,9 @@ class RunLog:
             await self._refresh()
         for _ in range(MAX_CONFLICTS):
             planned = self._plan()
+            if planned.doubtful:
+                await self._refresh()
+                continue
             if not planned.facts:
                 self._settle(planned, self.position)
                 return
@@ -168,13 +175,18 @@ class RunLog:
         raise Retryable(f"run {self.address.run_id}: lost {MAX_CONFLICTS} compare-and-sets in a row")
 
     def _plan(self) -> _Round:
-        """Decide what waits, in order, until the commit is full. Nothing leaves the queue yet."""
+        """Decide what waits, in order, until the commit is full.
+
+        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a
+        commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to write,
+        counts when the log was read after the question was asked; else the round is doubtful.
+        """
         planned = _Round(self.lifecycle)
         for one in list(self._waiting):
             if one.answer.done():
                 self._waiting.remove(one)
                 continue
-            if not self._fits(planned, one):
+            if planned.doubtful or not self._fits(planned, one):
                 break
         return planned
 
@@ -189,10 +201,14 @@ class RunLog:
             size = sum(len(bytes(draft.payload)) + ENVELOPE_BYTES for draft in drafts)
             _bound(len(drafts), size)
         except Exception as exc:  # noqa: BLE001 - a refusal, or a fault of `decide`: its caller's, nobody else's
-            self._waiting.remove(one)
-            one.answer.set_exception(exc)
+            planned.doubtful = self._looks <= one.asked_at
+            planned.refused.append((one, exc))
             return True
-        if planned.facts and (len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT or planned.size + size > MAX_COMMIT_BYTES):
+        if not drafts and self._looks <= one.asked_at:
+            planned.doubtful = True
+            return True
+        too_many = len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT
+        if planned.facts and (too_many or planned.size + size > MAX_COMMIT_BYTES):
             return False
         one.facts = self._place(planned.state, drafts, one)
         planned.taken.append(one)
@@ -225,6 +241,10 @@ class RunLog:
         self.position = position
 
     def _settle(self, planned: _Round, position: Position) -> None:
+        for one, exc in planned.refused:
+            self._waiting.remove(one)
+            if not one.answer.done():
+                one.answer.set_exception(exc)
         for one in planned.taken:
             self._waiting.remove(one)
             if not one.answer.done():
@@ -244,6 +264,7 @@ class RunLog:
 
     async def _refresh(self) -> None:
         """Read what the log holds after what is known."""
+        self._looks += 1
         try:
             await self._read_on()
         except StreamReplaced:

@@ -214,8 +214,43 @@ class RunLog:
         group.restart(self.lifecycle, self.position)
         return self.position != before
 
+<<<<<<< HEAD
     def _place(self, group: "_Group", transaction: "_Transaction", drafts: Sequence[FactDraft]) -> bool:
         if group.facts and len(group.facts) + len(drafts) > MAX_FACTS_PER_COMMIT:
+=======
+        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a
+        commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to write,
+        counts when the log was read after the question was asked; else the round is doubtful.
+        """
+        planned = _Round(self.lifecycle)
+        for one in list(self._waiting):
+            if one.answer.done():
+                self._waiting.remove(one)
+                continue
+            if planned.doubtful or not self._fits(planned, one):
+                break
+        return planned
+
+    def _fits(self, planned: _Round, one: _Transaction) -> bool:
+        """Decide one transaction and take it into the round; False when the commit is full."""
+        if planned.taken and not planned.forked and planned.facts:
+            planned.state = planned.state.fork()
+            planned.state.evolve(planned.facts)
+            planned.forked = True
+        try:
+            drafts = one.decide(planned.state)
+            size = sum(len(bytes(draft.payload)) + ENVELOPE_BYTES for draft in drafts)
+            _bound(len(drafts), size)
+        except Exception as exc:  # noqa: BLE001 - a refusal, or a fault of `decide`: its caller's, nobody else's
+            planned.doubtful = self._looks <= one.asked_at
+            planned.refused.append((one, exc))
+            return True
+        if not drafts and self._looks <= one.asked_at:
+            planned.doubtful = True
+            return True
+        too_many = len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT
+        if planned.facts and (too_many or planned.size + size > MAX_COMMIT_BYTES):
+>>>>>>> main
             return False
         facts = place(
             group.state,

@@ -67,6 +67,7 @@ class MemoryLane:
         self.watches: list[WatchRequest] = []
         self.heartbeat_s = heartbeat_s
         self.slow_append_s = 0.0
+        self.cancel_deadline_at = AT
 
     # -- faults -------------------------------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class MemoryLane:
     def _decide(self, life: RunLifecycle, type_: str, body: dict[str, Any], command_id: str) -> list[FactDraft]:
         match type_:
             case "run.cancel":
-                fact: events.Payload = events.RunCancelRequested(deadline_at=AT, reason=body.get("reason"))
+                fact: events.Payload = events.RunCancelRequested(deadline_at=self.cancel_deadline_at, reason=body.get("reason"))
             case "run.pause":
                 fact = events.RunPauseRequested()
             case "run.resume":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RunActions,
         Unknown,
     )
+    from runlane.client.context import RunContext
     from runlane.client.cursor_store import CursorStore, FileCursorStore, MemoryCursorStore
     from runlane.client.errors import (
         ContractViolation,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from runlane.client.redact import Redactor, TokenRedactor
     from runlane.client.state import RunState
     from runlane.client.transports.http import HttpTransport
+    from runlane.client.worker import Worker
     from runlane.client.writer import RunWriter
     from runlane_contracts.envelope import Fact
     from runlane_contracts.previews import Preview, PreviewGap
@@ -59,6 +61,7 @@ _HOME = {
     "Intent": "runlane.client.commands",
     "RunActions": "runlane.client.commands",
     "Unknown": "runlane.client.commands",
+    "RunContext": "runlane.client.context",
     "CursorStore": "runlane.client.cursor_store",
     "FileCursorStore": "runlane.client.cursor_store",
     "MemoryCursorStore": "runlane.client.cursor_store",
@@ -82,6 +85,7 @@ _HOME = {
     "TokenRedactor": "runlane.client.redact",
     "RunState": "runlane.client.state",
     "HttpTransport": "runlane.client.transports.http",
+    "Worker": "runlane.client.worker",
     "RunWriter": "runlane.client.writer",
     "Fact": "runlane_contracts.envelope",
     "Preview": "runlane_contracts.previews",
@@ -96,9 +100,9 @@ __all__ = [
     "ActionOutcome", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation", "CursorStore",
     "Declined", "End", "Fact", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
     "MemoryCursorStore", "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome",
-    "Redactor", "Refused", "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled",
+    "Redactor", "Refused", "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext",
     "RunReader", "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
-    "TokenRedactor", "Unknown", "Unreachable",
+    "TokenRedactor", "Unknown", "Unreachable", "Worker",
 ]  # fmt: skip
 
 

@@ -158,10 +158,13 @@ class ReasoningInProgress(_InProgress):
 class ToolInProgress(_InProgress):
     """A tool call. `complete` sets its result; `outcome_unknown` says that nobody knows what it did."""
 
-    def __init__(self, writer: ItemWriter, request: events.ToolRequested, preview_id: str) -> None:
+    def __init__(
+        self, writer: ItemWriter, request: events.ToolRequested, preview_id: str, *, is_requested: bool = False
+    ) -> None:
         super().__init__(writer, "tool", request.tool_call_id, preview_id)
         self.action_digest = request.action_digest or action_digest(request.name, request.arguments)
         self._request = request
+        self._is_requested = is_requested
         self._result: Any = None
         self._content_ref: events.ContentRef | None = None
 
@@ -178,14 +181,16 @@ class ToolInProgress(_InProgress):
         await self._end(events.ToolOutcomeUnknown(tool_call_id=self.id, operation_id=operation_id))
 
     def _opening(self) -> tuple[Payload, ...]:
-        asked = self._request
+        asked, running = self._request, events.ToolRunning(tool_call_id=self.id)
+        if self._is_requested:
+            return (running,)
         return (
             events.ToolRequested(
                 tool_call_id=asked.tool_call_id, name=asked.name, arguments=asked.arguments, attempt=asked.attempt,
                 retry_of=asked.retry_of, action_digest=self.action_digest, side_effect=asked.side_effect,
                 operation_id=asked.operation_id,
             ),
-            events.ToolRunning(tool_call_id=self.id),
+            running,
         )  # fmt: skip
 
     def _completed(self) -> Payload:

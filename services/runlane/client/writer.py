@@ -155,6 +155,11 @@ class RunWriter:
             )
             self.lease_epoch, self._has_lease = lease.lease_epoch, True
             self._lease.confirmed(asked_at_s)
+        elif self._lease.ok:
+            # The answer that gave the lease may have been long on its way; ask when this one holds.
+            asked_at_s = self._clock()
+            await self._persist(self._confirm_once)
+            self._lease.confirmed(asked_at_s)
         self._tasks = await asyncio.TaskGroup().__aenter__()
         self._running = [
             self._tasks.create_task(self._lease.keep(self._confirm), name=f"lease of {self.run_id}"),
@@ -212,6 +217,20 @@ class RunWriter:
     def is_over(self) -> bool:
         """Whether a terminal fact was written by this writer."""
         return self._over
+
+    async def _confirm_once(self) -> object:
+        self._lease.require()
+        try:
+            return await self._confirm()
+        except RequestRefused as refused:
+            if refused.code in _LOST_CODES:
+                self._lease.lose(str(refused))
+                raise LeaseLost(str(refused)) from refused
+            raise
+
+    def abandon(self, reason: str) -> None:
+        """Behave from now on as if the lease were lost: nothing more leaves this process."""
+        self._lease.lose(reason)
 
     async def _confirm(self) -> object:
         return await self._transport.confirm_lease(self.run_id, worker_id=self.worker_id, lease_epoch=self.lease_epoch)
@@ -406,6 +425,10 @@ class RunWriter:
             retry_of=retry_of, side_effect=side_effect, operation_id=operation_id,
         )  # fmt: skip
         return ToolInProgress(self, request, self._new_id("pvw"))
+
+    def requested_tool(self, request: events.ToolRequested) -> ToolInProgress:
+        """A tool call that stands in the log as requested: running on entering, then as `tool`."""
+        return ToolInProgress(self, request, self._new_id("pvw"), is_requested=True)
 
     async def complete(self, output: Any = None, *, usage: dict[str, Any] | None = None) -> None:
         """End the run well. Items that are still open are closed in the same commit."""

@@ -196,5 +196,58 @@ async def test_a_decision_that_raises_is_its_callers_fault_only() -> None:
 def test_idle_runs_are_forgotten_when_there_are_too_many() -> None:
     logs = RunLogs(MemoryEventLog(), now=utc_now, new_id=new_id, max_runs=3)
     kept = [logs.of(RunAddress("demo", f"r{n}")) for n in range(5)]
+    assert len(logs) == 3
     assert logs.of(RunAddress("demo", "r4")) is kept[4]
-    assert logs.of(RunAddress("demo", "r0")) is not kept[0]
+
+
+def test_a_forgotten_run_that_somebody_holds_is_found_again() -> None:
+    """Two writers of one run in one process would run into each other's compare-and-sets."""
+    logs = RunLogs(MemoryEventLog(), now=utc_now, new_id=new_id, max_runs=1)
+    held = logs.of(RUN)
+    logs.of(RunAddress("demo", "r2"))
+    assert logs.of(RUN) is held
+
+
+async def test_a_refusal_is_never_decided_on_what_was_known_long_ago() -> None:
+    log = MemoryEventLog()
+    mine = await a_leased_run(log)
+    elsewhere = open_run(log)
+    over = [draft(events.RunLeaseLost(lease_epoch=1)), draft(events.RunLeased(lease_epoch=2, worker_id="w2"))]
+    await elsewhere.transact(lambda _: over, lease_epoch=0, actor=AGENT)
+    await mine.append([task(1)], lease_epoch=2, actor=AGENT)
+
+
+async def test_there_is_nothing_to_write_is_never_decided_on_what_was_known_long_ago() -> None:
+    log = MemoryEventLog()
+    mine = await a_leased_run(log)
+    elsewhere = open_run(log)
+    await elsewhere.append([task(1)], lease_epoch=1, actor=AGENT)
+
+    def close_what_is_open(run: RunLifecycle) -> list[FactDraft]:
+        return [draft(events.TaskCompleted(task_id=id_)) for _, id_ in run.open_items]
+
+    written = await mine.transact(close_what_is_open, lease_epoch=1, actor=AGENT)
+    assert [fact.type for fact in written.facts] == ["task.completed"]
+
+
+async def test_a_refusal_that_rests_on_facts_that_were_not_written_is_decided_again() -> None:
+    log = MemoryEventLog()
+    mine = await a_leased_run(log)
+    elsewhere = open_run(log)
+    await elsewhere.load()
+
+    def first_of(name: str):
+        def decide(run: RunLifecycle) -> list[FactDraft]:
+            taken = [id_ for kind, id_ in run.open_items if kind == "task"]
+            if taken:
+                raise Refused(Code.ALREADY_RESOLVED, taken[0])
+            return [draft(events.TaskCreated(task_id=name))]
+
+        return decide
+
+    await elsewhere.transact(first_of("theirs"), lease_epoch=1, actor=AGENT)
+    results = await asyncio.gather(
+        *(mine.transact(first_of(name), lease_epoch=1, actor=AGENT) for name in ("mine", "also")),
+        return_exceptions=True,
+    )
+    assert [r.detail for r in results if isinstance(r, Refused)] == ["theirs", "theirs"]

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.product import Wire, fact
 
 from runlane.hosting.nats_server import EmbeddedServer
 from runlane.kernel.clock import utc_now
@@ -20,9 +19,10 @@ from runlane.kernel.connection import connect
 from runlane.kernel.provision import provision
 from runlane_contracts.access import broker_users, inbox_prefix
 from runlane_contracts.streams import Layout
+from support.product import Wire, fact
 
 SERVICES = ("redaction_filter", "projector", "run_supervisor", "command_gateway", "edge_gateway")
-TOKEN = "rlk_demo_0123456789abcdef"  # noqa: S105
+TOKEN = "rlk_demo_0123456789abcdef"
 
 
 class Fleet:
@@ -54,9 +54,11 @@ class Fleet:
                 for name, process in self.processes.items():
                     assert process.returncode is None, f"{name} ended: {self.said(name)}"
                 try:
-                    if (await wire.http.get("/readyz")).status_code == 200 and (
-                        await wire.http.get("/v1/runs")
-                    ).status_code == 200 and (await wire.http.get("/v1/commands/cmd_x")).status_code == 404:
+                    if (
+                        (await wire.http.get("/readyz")).status_code == 200
+                        and (await wire.http.get("/v1/runs")).status_code == 200
+                        and (await wire.http.get("/v1/commands/cmd_x")).status_code == 404
+                    ):
                         return
                 except OSError:
                     pass
@@ -119,7 +121,9 @@ async def test_the_same_services_run_apart_and_each_may_die(tmp_path: Path) -> N
         await wire.append(run_id, epoch, fact("run.cancelled", reason="enough"))
         facts = await wire.facts(run_id)
         assert [f["sequence"] for f in facts] == list(range(1, len(facts) + 1))
-        assert [f["payload"]["task_id"] for f in facts if f["type"] == "task.created"] == [f"after-{n}" for n in SERVICES]
+        assert [f["payload"]["task_id"] for f in facts if f["type"] == "task.created"] == [
+            f"after-{n}" for n in SERVICES
+        ]
         assert (await wire.view(run_id))["status"] == "cancelled"
         codes = {name: await all_.stop(name) for name in SERVICES}
         assert set(codes.values()) == {0}, json.dumps(codes)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.product import Product, product
 
 from runlane.adapters.live import play_recording
 from runlane.client import HttpTransport, RunReader
 from runlane_contracts import reducer
 from runlane_contracts.envelope import Fact
+from support.product import Product, product
 
 RECORDINGS = Path(__file__).parents[1] / "fixtures" / "recordings"
 LOOKED = "I will look at the folder first, then write down what is in it. "

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -113,7 +113,7 @@ class Wire:
         self.http = httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
         self.written: dict[str, int] = {}
 
-    async def __aenter__(self) -> "Wire":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,7 +137,9 @@ class Wire:
         self.written[run_id] = reply.json()["events"][-1]["sequence"]
         return list(reply.json()["events"])
 
-    async def command(self, run_id: str, type_: str, payload: dict[str, Any] | None = None, wait_s: int = 5) -> httpx.Response:
+    async def command(
+        self, run_id: str, type_: str, payload: dict[str, Any] | None = None, wait_s: int = 5
+    ) -> httpx.Response:
         return await self.http.post(
             f"/v1/runs/{run_id}/commands", json={"type": type_, "payload": payload or {}},
             headers={"Idempotency-Key": str(uuid.uuid4()), "Prefer": f"wait={wait_s}"},
@@ -165,7 +167,9 @@ class Wire:
         return dict(reply.json())
 
     @asynccontextmanager
-    async def watch(self, run_id: str, last_event_id: str | None = None, **params: Any) -> AsyncIterator[AsyncIterator[Frame]]:
+    async def watch(
+        self, run_id: str, last_event_id: str | None = None, **params: Any
+    ) -> AsyncIterator[AsyncIterator[Frame]]:
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
         async with self.http.stream("GET", f"/v1/runs/{run_id}/watch", params=params, headers=headers) as response:
             assert response.status_code == 200, await response.aread()

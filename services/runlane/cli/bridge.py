@@ -17,7 +17,7 @@ from runlane.cli.output import emit, say
 @click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where it works. Default: here.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @linked
-async def bridge(  # noqa: PLR0913 - the options of a command line
+async def bridge(
     link: Link, kind: str, prompt: str | None, program: str | None, model: str | None, cwd: str | None,
     arguments: tuple[str, ...],
 ) -> None:  # fmt: skip

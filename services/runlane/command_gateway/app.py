@@ -99,4 +99,3 @@ class _Gateway:
 
     def _bucket(self, name: str) -> Bucket:
         return Bucket(self._publisher, self._direct, name)
-

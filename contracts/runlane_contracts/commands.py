@@ -1,5 +1,6 @@
 """Intents: what someone asks of a run. Each is decided once; the ledger remembers the answer."""
 
+import hashlib
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -146,6 +147,20 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     applied_sequence: int | None = None
     log_stream_seq: int | None = None
     rejection: Rejection | None = None
+
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """``<prefix>_`` and 26 characters that follow from `parts`: who repeats a request names the same thing."""
+    number = int.from_bytes(hashlib.sha256("\0".join(parts).encode()).digest()[:16], "big")
+    return prefix + "_" + "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+def command_id_of(tenant_id: TenantId, idempotency_key: IdempotencyKey) -> CommandId:
+    """The id of the command that a tenant gave this key: looking it up by key needs no index."""
+    return derived_id("cmd", tenant_id, idempotency_key)
 
 
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in COMMANDS.items()}

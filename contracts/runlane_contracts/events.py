@@ -7,6 +7,7 @@ may carry on after one is `must_understand`. Field marks:
 - `Secret`: never shown in a view, whatever it holds.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -490,19 +491,50 @@ def is_known(type_: str) -> bool:
     return type_ in PAYLOADS
 
 
+MAX_NESTING = 128
+"""How deep a payload may nest. Every language and every stack can hold, copy and hash that."""
+
 _DECODERS = {name: msgspec.json.Decoder(cls) for name, cls in PAYLOADS.items()}
+_decode_any = msgspec.json.Decoder().decode
 
 
 def decode_payload(type_: str, raw: bytes | Raw) -> Payload | UnknownPayload:
     """Decode one payload; an unknown type becomes a value.
 
     Raises:
-        msgspec.ValidationError: the type is known and the payload does not fit it.
+        msgspec.ValidationError: the type is known and the payload does not fit it, or nests too deep.
+        msgspec.DecodeError: not JSON.
     """
+    data = bytes(raw)
+    if nests_too_deep(data):
+        raise msgspec.ValidationError(f"nests deeper than {MAX_NESTING} levels")
     decoder = _DECODERS.get(type_)
     if decoder is None:
-        return UnknownPayload(type=type_, raw=Raw(bytes(raw)))
-    return decoder.decode(raw)
+        return UnknownPayload(type=type_, raw=Raw(data))
+    return decoder.decode(data)
+
+
+def nests_too_deep(data: bytes) -> bool:
+    """Whether a JSON text nests deeper than `MAX_NESTING`.
+
+    Raises:
+        msgspec.DecodeError: not JSON, if it had to be looked at closely.
+    """
+    if data.count(b"[") + data.count(b"{") <= MAX_NESTING:
+        return False
+    try:
+        level: list[Any] = [_decode_any(data)]
+    except RecursionError:
+        return True
+    for _ in range(MAX_NESTING):
+        level = [inner for outer in level for inner in _inside(outer)]
+    return any(isinstance(value, (dict, list)) for value in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def item_of(type_: str, payload: Payload) -> tuple[str, str] | None:
@@ -529,4 +561,3 @@ def _marks(hint: Any) -> set[Mark]:
     for part in get_args(hint):
         found |= _marks(part)
     return found
-

@@ -5,6 +5,7 @@ these patterns can break out of a NATS subject token, an SSE line or a URL path 
 """
 
 import re
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta
@@ -28,6 +29,16 @@ Timestamp = Annotated[
         description="RFC 3339, UTC, microseconds.",
     ),
 ]
+
+
+def is_moment(text: str) -> bool:
+    """Whether a text that looks like a `Timestamp` names a moment that exists."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
 
 _ID = re.compile(ID_PATTERN)
 _TENANT = re.compile(TENANT_PATTERN)

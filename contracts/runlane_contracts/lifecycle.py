@@ -8,7 +8,7 @@ while no worker holds the lease of a run that had one. Nothing leaves a terminal
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -17,7 +17,7 @@ from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.commands import Rejection
 from runlane_contracts.envelope import Actor, Fact, ItemRef
-from runlane_contracts.ids import CommandId, EventId, ItemId, Timestamp
+from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment
 from runlane_contracts.problems import Code
 
 TERMINAL_STATUS = frozenset({"completed", "failed", "cancelled"})
@@ -45,6 +45,8 @@ class FactDraft(Struct, frozen=True, kw_only=True, omit_defaults=True):
     correlation_id: str | None = None
     causation_ids: tuple[EventId | CommandId, ...] = ()
     traceparent: str | None = None
+    session_id: SessionId | None = None
+    """Counts on `run.created` only: the session of a run never changes."""
 
 
 def draft(payload: events.Payload, **envelope: Any) -> FactDraft:
@@ -83,6 +85,7 @@ class Tool(Struct, kw_only=True):
     status: str = "requested"  # requested, running, completed, failed, cancelled, outcome_unknown
     retryable: bool = False
     retried_by: str | None = None
+    reconciled: events.ToolReconciled | None = None
 
 
 class Approval(Struct, kw_only=True):
@@ -97,6 +100,7 @@ class Input(Struct, kw_only=True):
 
     request: events.InputRequested
     answer: events.InputProvided | None = None
+    cancelled: events.InputCancelled | None = None
 
 
 class RunLifecycle(Struct, kw_only=True):
@@ -113,6 +117,7 @@ class RunLifecycle(Struct, kw_only=True):
     owner: str | None = None  # worker id while a lease is held
     attempt: int = 0
     cancel_deadline_at: str | None = None
+    cancel_reason: str | None = None
     pause_requested: bool = False
     open_items: dict[tuple[str, str], int] = field(default_factory=dict)  # (kind, id) → last sequence
     revisions: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -160,9 +165,11 @@ class RunLifecycle(Struct, kw_only=True):
                 self.applied_commands[cause] = fact.sequence
         if fact.type not in _RELEVANT:
             return
+        if fact.type == "run.created":
+            self.session_id = fact.session_id
         try:
             payload = events.decode_payload(fact.type, fact.payload)
-        except msgspec.ValidationError:
+        except msgspec.MsgspecError:
             return  # the redaction filter quarantines it; it moves nothing here either
         handler = _EVOLVE.get(fact.type)
         if handler is not None:
@@ -211,9 +218,13 @@ def _lease_lost(run: RunLifecycle, payload: events.RunLeaseLost) -> None:
 
 def _to(status: str) -> Any:
     def move(run: RunLifecycle, _payload: Any) -> None:
-        if not run.is_terminal:
+        if run.is_terminal:
+            return
+        run.pause_requested = False
+        if run.status == "lost":  # nobody drives it; it goes on like this once somebody does
+            run.status_before_lost = status
+        else:
             run.status = status
-            run.pause_requested = False
 
     return move
 
@@ -231,7 +242,9 @@ def _pause_requested(run: RunLifecycle, _payload: Any) -> None:
 
 
 def _cancel_requested(run: RunLifecycle, payload: events.RunCancelRequested) -> None:
-    run.status, run.cancel_deadline_at = "cancelling", payload.deadline_at
+    if run.is_terminal:
+        return
+    run.status, run.cancel_deadline_at, run.cancel_reason = "cancelling", payload.deadline_at, payload.reason
 
 
 def _tool_requested(run: RunLifecycle, payload: events.ToolRequested) -> None:
@@ -248,6 +261,15 @@ def _tool_status(status: str) -> Any:
             tool.retryable = isinstance(payload, events.ToolFailed) and payload.error.retryable
 
     return move
+
+
+def _tool_reconciled(run: RunLifecycle, payload: events.ToolReconciled) -> None:
+    tool = run.tools.get(payload.tool_call_id)
+    if tool is None:
+        return
+    tool.reconciled = payload
+    tool.retryable = payload.outcome == "not_executed"
+    tool.status = "failed" if tool.retryable else "completed"
 
 
 def _approval_requested(run: RunLifecycle, payload: events.ApprovalRequested) -> None:
@@ -270,6 +292,12 @@ def _input_provided(run: RunLifecycle, payload: events.InputProvided) -> None:
         asked.answer = payload
 
 
+def _input_cancelled(run: RunLifecycle, payload: events.InputCancelled) -> None:
+    asked = run.inputs.get(payload.input_id)
+    if asked is not None and asked.answer is None and asked.cancelled is None:
+        asked.cancelled = payload
+
+
 _EVOLVE: dict[str, Any] = {
     "run.created": _created,
     "run.leased": _leased,
@@ -289,11 +317,12 @@ _EVOLVE: dict[str, Any] = {
     "tool.failed": _tool_status("failed"),
     "tool.cancelled": _tool_status("cancelled"),
     "tool.outcome_unknown": _tool_status("outcome_unknown"),
-    "tool.reconciled": _tool_status("completed"),
+    "tool.reconciled": _tool_reconciled,
     "approval.requested": _approval_requested,
     "approval.resolved": _approval_resolved,
     "input.requested": _input_requested,
     "input.provided": _input_provided,
+    "input.cancelled": _input_cancelled,
 }
 
 _RELEVANT = frozenset(_EVOLVE) | {
@@ -360,9 +389,15 @@ def _validate_one(index: int, one: FactDraft) -> None:
     if one.type in events.RESERVED:
         raise Refused(Code.INVALID_REQUEST, f"{one.type} is stated by the platform only", index=index)
     try:
-        events.decode_payload(one.type, one.payload)
+        payload = events.decode_payload(one.type, one.payload)
     except msgspec.MsgspecError as exc:
         raise Refused(Code.INVALID_REQUEST, f"{one.type}: {exc}", index=index) from exc
+    for name, moment in (("occurred_at", one.occurred_at), ("expires_at", getattr(payload, "expires_at", None))):
+        if moment is not None and not is_moment(moment):
+            raise Refused(Code.INVALID_REQUEST, f"{one.type}: {name} is no moment: {moment}", index=index)
+    if one.type.startswith("artifact.") and len(one.payload) > MAX_INLINE_BYTES:
+        detail = f"{one.type}: over {MAX_INLINE_BYTES} bytes inline; state it by content_ref"
+        raise Refused(Code.PAYLOAD_TOO_LARGE, detail, index=index)
 
 
 def _is_repeat(run: RunLifecycle, drafts: Sequence[FactDraft]) -> bool:
@@ -388,6 +423,17 @@ def _with_closers(run: RunLifecycle, drafts: Sequence[FactDraft]) -> list[FactDr
         else:
             still_open.pop(item, None)
     return [*drafts[:-1], *(closer(run, kind, id_, last.type) for kind, id_ in still_open), last]
+
+
+def lose_lease(run: RunLifecycle, cause: Literal["expired", "released", "fenced"]) -> list[FactDraft]:
+    """What is written when the owner is gone: the loss, and that nobody knows what its unsafe calls did."""
+    unknown = (
+        events.ToolOutcomeUnknown(tool_call_id=id_, operation_id=tool.request.operation_id or id_)
+        for id_, tool in run.tools.items()
+        if tool.status == "running" and tool.request.side_effect == "unsafe"
+    )
+    lost = events.RunLeaseLost(lease_epoch=run.lease_epoch, cause=cause)
+    return [draft(payload, actor=Actor(kind="system", id="runlane")) for payload in (lost, *unknown)]
 
 
 def closers(run: RunLifecycle, because: str) -> list[FactDraft]:
@@ -449,7 +495,7 @@ def place(
                 type=one.type,
                 schema_version=one.schema_version,
                 tenant_id=run.tenant_id,
-                session_id=run.session_id,
+                session_id=one.session_id if one.type == "run.created" else run.session_id,
                 run_id=run.run_id,
                 sequence=run.sequence + 1 + offset,
                 lease_epoch=lease_epoch,

@@ -48,7 +48,8 @@ def checksum(state: State) -> str:
 def reduce(state: State, fact: Fact) -> str | None:
     """Apply one fact in place; return the key of the item it changed, if any.
 
-    A fact that is in the state already changes nothing.
+    A fact that is in the state already changes nothing. One that does not fit its type leaves a mark, as if the
+    redaction filter had quarantined it, so one bad fact stops no reader.
 
     Raises:
         SequenceGap: a predecessor is missing; the state is as before.
@@ -63,15 +64,49 @@ def reduce(state: State, fact: Fact) -> str | None:
     run["updated_at"] = fact.recorded_at or fact.occurred_at
     if fact.session_id is not None:
         run["session_id"] = fact.session_id
-    payload: State = msgspec.json.decode(fact.payload)
+    payload = _payload(fact)
+    if payload is None:
+        state["marks"].append(quarantine_mark(fact.sequence, fact.event_id))
+        return None
     family, _, verb = fact.type.partition(".")
     if family == "run" and events.is_known(fact.type):
         _reduce_run(run, fact, payload)
         return None
     if family == "log":
-        state["marks"].append({"sequence": fact.sequence, "type": fact.type, **payload})
+        state["marks"].append({**payload, "sequence": fact.sequence, "type": fact.type})
         return None
     return _reduce_item(state, fact, verb, payload)
+
+
+def quarantine_mark(sequence: int, event_id: str) -> State:
+    """What stands in `marks` for a fact that could not be applied."""
+    return {"sequence": sequence, "type": "log.quarantined", "event_id": event_id, "reason": "unfit"}
+
+
+# What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
+_NUMBER, _TEXT = frozenset({int, float}), frozenset({str})
+_READ: dict[str, dict[str, frozenset[type]]] = {
+    "run.leased": {"lease_epoch": _NUMBER, "worker_id": _TEXT},
+    "run.lease_lost": {"lease_epoch": _NUMBER},
+    "run.cancel_requested": {"deadline_at": _TEXT},
+    "approval.resolved": {"decision": _TEXT},
+    "tool.reconciled": {"outcome": _TEXT},
+}
+
+
+def _payload(fact: Fact) -> State | None:
+    raw = bytes(fact.payload)
+    try:
+        payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+    if not isinstance(payload, dict):
+        return None
+    cls = events.PAYLOADS.get(fact.type)
+    if cls is not None and cls.ITEM is not None and type(payload.get(cls.ITEM[1])) is not str:
+        return None
+    read = _READ.get(fact.type, {})
+    return payload if all(type(payload.get(name)) in kinds for name, kinds in read.items()) else None
 
 
 # --- run --------------------------------------------------------------------------------------------------
@@ -89,16 +124,13 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
     at = fact.recorded_at or fact.occurred_at
     match fact.type:
         case "run.created":
-            run.update(payload, created_at=at)
+            run.update({**payload, "tenant_id": run["tenant_id"], "run_id": run["run_id"], "created_at": at})
         case "run.leased":
-            run.update(payload)
+            _keep(run, payload, "lease_epoch", "worker_id", "attempt")
             if run["status"] == "lost":
-                run["status"] = run.pop("status_before_lost", "running")
+                run["status"] = run.get("status_before_lost", "running")
         case "run.lease_lost":
-            if payload["lease_epoch"] == run.get("lease_epoch"):
-                run["status_before_lost"] = run["status"]
-                run["status"] = "lost"
-                run.pop("worker_id", None)
+            _reduce_lease_lost(run, payload)
         case "run.waiting":
             run["waiting_on"] = payload.get("on", [])
         case "run.cancel_requested":
@@ -110,10 +142,31 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             run.pop("worker_id", None)
         case _:
             pass
-    status = _RUN_STATUS.get(fact.type)
-    if status is not None:
+    _move(run, _RUN_STATUS.get(fact.type))
+    _forget_what_is_over(run)
+
+
+def _move(run: State, status: str | None) -> None:
+    if status is None:
+        return
+    if run["status"] == "lost" and status not in TERMINAL_STATUS and status != "cancelling":
+        run["status_before_lost"] = status  # nobody drives it; it goes on like this once somebody does
+    else:
         run["status"] = status
-    if run["status"] != "waiting":
+
+
+def _reduce_lease_lost(run: State, payload: State) -> None:
+    if payload["lease_epoch"] != run.get("lease_epoch") or "worker_id" not in run:
+        return
+    run["status_before_lost"] = run["status"]
+    run["status"] = "lost"
+    run.pop("worker_id")
+
+
+def _forget_what_is_over(run: State) -> None:
+    if run["status"] != "lost":
+        run.pop("status_before_lost", None)
+    if run.get("status_before_lost", run["status"]) != "waiting":
         run.pop("waiting_on", None)
 
 
@@ -125,21 +178,23 @@ def _keep(target: State, payload: State, *names: str) -> None:
 
 # --- items ------------------------------------------------------------------------------------------------
 
-_VERB_STATUS = {"reconciled": "completed", "provided": "provided"}
-
 
 def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
     kind, id_ = _identify(fact, payload)
     key = f"{kind}:{id_}"
-    items: State = state["items"]
-    item = items.get(key)
     at = fact.recorded_at or fact.occurred_at
-    if item is None:
-        item = items[key] = {"kind": kind, "id": id_, "first_sequence": fact.sequence, "started_at": at}
-    item.update(payload)
-    item["status"] = _item_status(fact.type, verb, payload)
-    item["last_sequence"] = fact.sequence
-    item["updated_at"] = at
+    item = state["items"].setdefault(key, {"first_sequence": fact.sequence, "started_at": at})
+    # A payload may hold any name; these are the fold's own.
+    item.update({
+        **payload,
+        "kind": kind,
+        "id": id_,
+        "first_sequence": item["first_sequence"],
+        "started_at": item["started_at"],
+        "status": _item_status(fact.type, verb, payload),
+        "last_sequence": fact.sequence,
+        "updated_at": at,
+    })  # fmt: skip
     if fact.turn_id is not None:
         item["turn_id"] = fact.turn_id
     if fact.task_id is not None and kind != "task":
@@ -170,13 +225,13 @@ def _identify(fact: Fact, payload: State) -> tuple[str, str]:
 
 
 def _item_status(type_: str, verb: str, payload: State) -> str:
-    if type_ == "approval.requested":
-        return "waiting"
-    if type_ == "input.requested":
+    if type_ in {"approval.requested", "input.requested"}:
         return "waiting"
     if type_ == "approval.resolved":
         return str(payload["decision"])
-    return _VERB_STATUS.get(verb, verb)
+    if type_ == "tool.reconciled":
+        return "completed" if payload["outcome"] == "executed" else "failed"
+    return verb
 
 
 # --- questions --------------------------------------------------------------------------------------------
@@ -194,5 +249,5 @@ def open_approvals(state: State) -> list[State]:
 
 __all__ = [
     "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum",
-    "initial_state", "is_terminal", "open_approvals", "reduce",
+    "initial_state", "is_terminal", "open_approvals", "quarantine_mark", "reduce",
 ]  # fmt: skip

@@ -46,6 +46,8 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     deny_delete: bool = False
     deny_purge: bool = False
     allow_rollup: bool = False
+    allow_msg_ttl: bool = False
+    """A message may carry an age of its own; buckets use it for the markers that a deletion leaves."""
     republish: Republish | None = None
 
 
@@ -122,6 +124,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     def ledger_bucket(self) -> str:
         return self._name("LEDGER")
 
+    @property
+    def timer_bucket(self) -> str:
+        return self._name("TIMERS")
+
     def streams(self) -> tuple[StreamSpec, ...]:
         """Every stream and bucket."""
         return (*self._log_streams(), *self._view_streams(), *self._single_streams(), *self._buckets())
@@ -188,13 +194,14 @@ class Layout(Struct, frozen=True, kw_only=True):
         return (
             self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
             self._bucket(self.ledger_bucket, "What became of each command.", 2 * DAY_S),
+            self._bucket(self.timer_bucket, "When the supervisor has to look at which run.", 0.0),
         )
 
     def _bucket(self, name: str, description: str, max_age_s: float) -> StreamSpec:
         return StreamSpec(
             name=f"KV_{name}", subjects=(f"$KV.{name}.>",), description=description, fsync=True,
             max_bytes=self.max_bytes // 8, max_age_s=max_age_s, max_msgs_per_subject=1, deny_delete=True,
-            allow_rollup=True,
+            allow_rollup=True, allow_msg_ttl=True,
         )  # fmt: skip
 
     def consumers(self) -> tuple[ConsumerSpec, ...]:
@@ -213,6 +220,15 @@ class Layout(Struct, frozen=True, kw_only=True):
                 ConsumerSpec(
                     durable=f"projector-v1-{index}", stream=self.view_stream_at(index), service="projector",
                     filter_subjects=tuple(self.subjects.partitions_of("view", index, self.log_streams)),
+                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                )
+                for index in range(self.log_streams)
+            ),
+            *(
+                ConsumerSpec(
+                    durable=f"run-supervisor-log-v1-{index}", stream=self.log_stream_at(index),
+                    service="run_supervisor",
+                    filter_subjects=tuple(self.subjects.partitions_of("log", index, self.log_streams)),
                     max_ack_pending=4096, ack_policy="all", pinned=True,
                 )
                 for index in range(self.log_streams)

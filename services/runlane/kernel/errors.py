@@ -1,15 +1,18 @@
 """An error says what to do next.
 
-    KernelError
-    ├── Retryable      the same call may succeed later; carries when
-    ├── Permanent      it never will; fix the call or bury the message
-    ├── Conflict       a compare-and-set lost: somebody else wrote; reload and decide again
-    └── Fenced         ownership was lost; stop at once
+KernelError
+├── Retryable           the same call may succeed later; carries when
+│   └── Overloaded      the broker refuses to take more (a full stream): shed load, tell the caller
+├── Permanent           it never will; fix the call or bury the message
+│   ├── Gap             the record has a hole where there must be none
+│   └── StreamReplaced  the stream is not the one the position was made in
+├── Conflict            a compare-and-set lost: somebody else wrote; reload and decide again
+└── Fenced              ownership was lost; stop at once
 """
 
 
 class KernelError(Exception):
-    """Base of all four."""
+    """Base of all of them."""
 
 
 class Retryable(KernelError):
@@ -20,12 +23,28 @@ class Retryable(KernelError):
         self.retry_after_s = retry_after_s
 
 
+class Overloaded(Retryable):
+    """The broker is up and refuses to take more: the stream is full, or its limits are reached."""
+
+
 class Permanent(KernelError):
     """It never will succeed as it is."""
 
 
+class Gap(Permanent):
+    """A record that must be gapless has a hole. It is reported, never skipped."""
+
+
+class StreamReplaced(Permanent):
+    """The stream was made anew; positions in the old one mean nothing in this one."""
+
+
 class Conflict(KernelError):
-    """Somebody else wrote first."""
+    """Somebody else wrote first. `current_seq` is where the stream or subject is now, if the server told."""
+
+    def __init__(self, message: str, *, current_seq: int | None = None) -> None:
+        super().__init__(message)
+        self.current_seq = current_seq
 
 
 class Fenced(KernelError):

@@ -1,0 +1,274 @@
+"""Who may say and hear what on the broker: one user per service, each with the least that its work needs.
+
+The server enforces it. An API request names its own reply subject and the server does not check that one, so
+a user with any `$JS.API` right is a user of the platform; tenants have none. Each user listens to its own
+inboxes only (`_INBOX_<user>.>`), so nobody reads another's answers. What is denied wins over what is allowed.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from runlane_contracts.streams import Layout
+
+
+class BrokerUser(Struct, frozen=True, kw_only=True):
+    """A user and its permissions. An empty `publish` means: nothing at all."""
+
+    name: str
+    description: str
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    deny_publish: tuple[str, ...] = ()
+
+    @property
+    def inbox_prefix(self) -> str:
+        """What the user's client must use for its inboxes."""
+        return inbox_prefix(self.name)
+
+
+OPERATOR = "operator"
+OBSERVER = "observer"
+API = "$JS.API"
+
+
+def inbox_prefix(user: str) -> str:
+    """Where answers to a user go; no other user can listen there."""
+    return f"_INBOX_{user}"
+
+
+def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
+    """Every user of the platform's account."""
+    return (
+        _command_gateway(layout),
+        _run_supervisor(layout),
+        _redaction_filter(layout),
+        _projector(layout),
+        _edge_gateway(layout),
+        _worker(layout),
+        _operator(layout),
+        _observer(layout),
+    )
+
+
+def broker_user(layout: Layout, name: str) -> BrokerUser:
+    """One of them by name. Raises KeyError."""
+    return {user.name: user for user in broker_users(layout)}[name]
+
+
+def _command_gateway(layout: Layout) -> BrokerUser:
+    every = layout.subjects.all_of
+    return _service(
+        "command_gateway",
+        "Accepts commands, and facts, leases and previews of producers that speak HTTP.",
+        layout,
+        publish=(
+            every("cmd"), every("log"), every("preview.raw"),
+            *_read(*_log(layout), *_buckets(layout)),
+            *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
+            *_inform(layout.command_stream, layout.work_stream),
+            *_shared_pool(layout),
+        ),
+        subscribe=(every("outcome"),),
+    )  # fmt: skip
+
+
+def _run_supervisor(layout: Layout) -> BrokerUser:
+    every = layout.subjects.all_of
+    return _service(
+        "run_supervisor",
+        "Decides: applies commands, dispatches work, ends leases.",
+        layout,
+        publish=(
+            every("log"), every("work"), every("outcome"),
+            *_read(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
+            *_tail(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
+            *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
+            *_write_bucket(layout.timer_bucket),
+            *_inform(layout.command_stream, layout.work_stream),
+        ),
+    )  # fmt: skip
+
+
+def _redaction_filter(layout: Layout) -> BrokerUser:
+    every = layout.subjects.all_of
+    return _service(
+        "redaction_filter",
+        "The only one that writes what people and other services may read.",
+        layout,
+        publish=(
+            every("view"), every("signal"), every("preview.view"),
+            *_read(*_log(layout), *_view(layout), layout.signal_stream, f"KV_{layout.lease_bucket}"),
+        ),
+        subscribe=(every("preview.raw"),),
+    )  # fmt: skip
+
+
+def _projector(layout: Layout) -> BrokerUser:
+    return _service(
+        "projector",
+        "Folds the view into the read store.",
+        layout,
+        publish=(*_read(*_view(layout)), *_tail(*_view(layout))),
+    )
+
+
+def _edge_gateway(layout: Layout) -> BrokerUser:
+    every = layout.subjects.all_of
+    return _service(
+        "edge_gateway",
+        "The clients' door: reads the view; of the log it learns the position only.",
+        layout,
+        publish=(*_read(*_view(layout)), *_tail(*_view(layout)), *_inform(*_log(layout))),
+        subscribe=(every("live"), every("preview.view")),
+        buries=False,
+    )
+
+
+def _worker(layout: Layout) -> BrokerUser:
+    every = layout.subjects.all_of
+    return BrokerUser(
+        name="worker",
+        description="A worker of the platform: takes work and leases, states facts, follows its own runs.",
+        publish=(
+            f"{API}.INFO", every("log"), every("preview.raw"),
+            *_read(*_log(layout), f"KV_{layout.lease_bucket}"),
+            *_tail(*_log(layout)),
+            *_write_bucket(layout.lease_bucket),
+            *_inform(layout.work_stream),
+            *_shared_pool(layout),
+        ),
+        subscribe=(_inbox("worker"),),
+        deny_publish=_durables_of_others(layout, "worker"),
+    )  # fmt: skip
+
+
+def _operator(layout: Layout) -> BrokerUser:
+    """Makes and repairs streams and consumers; sees positions, what people may see, and the dead letters."""
+    return BrokerUser(
+        name=OPERATOR,
+        description="Provisions and examines. Writes no fact, reads no content of the log.",
+        publish=(
+            f"{API}.INFO", f"{API}.STREAM.NAMES", f"{API}.STREAM.LIST",
+            *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO", "PURGE", "DELETE")),
+            *(f"{API}.CONSUMER.{verb}.*" for verb in ("NAMES", "LIST")),
+            *(f"{API}.CONSUMER.{verb}.*.*" for verb in ("CREATE", "INFO", "DELETE", "UNPIN", "RESET")),
+            f"{API}.CONSUMER.CREATE.*.*.>",
+            *_read(*_view(layout), layout.signal_stream, layout.dead_stream),
+            layout.subjects.all_of("svc"),
+        ),
+        subscribe=(_inbox(OPERATOR), layout.subjects.all_of("signal"), layout.subjects.all_of("live")),
+    )  # fmt: skip
+
+
+def _observer(layout: Layout) -> BrokerUser:
+    return BrokerUser(
+        name=OBSERVER,
+        description="Another service that listens to signals and live views. Says nothing at all.",
+        subscribe=(layout.subjects.all_of("signal"), layout.subjects.all_of("live"), _inbox(OBSERVER)),
+    )
+
+
+def _service(
+    name: str,
+    description: str,
+    layout: Layout,
+    *,
+    publish: tuple[str, ...],
+    subscribe: tuple[str, ...] = (),
+    buries: bool = True,
+) -> BrokerUser:
+    own = [spec for spec in layout.consumers() if spec.service == name]
+    return BrokerUser(
+        name=name,
+        description=description,
+        publish=_unique(
+            f"{API}.INFO",
+            *publish,
+            *(subject for spec in own for subject in _durable(spec.stream, spec.durable)),
+            *((layout.subjects.dead(name, "*"),) if buries else ()),
+            _inbox(OPERATOR),  # answers to what an operator asks
+        ),
+        subscribe=(*subscribe, layout.subjects.service(name, "*"), _inbox(name)),
+        deny_publish=_durables_of_others(layout, name),
+    )
+
+
+def _unique(*subjects: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(subjects))
+
+
+def _inbox(user: str) -> str:
+    return f"{inbox_prefix(user)}.>"
+
+
+def _log(layout: Layout) -> list[str]:
+    return [layout.log_stream_at(index) for index in range(layout.log_streams)]
+
+
+def _view(layout: Layout) -> list[str]:
+    return [layout.view_stream_at(index) for index in range(layout.log_streams)]
+
+
+def _buckets(layout: Layout) -> list[str]:
+    return [f"KV_{layout.lease_bucket}", f"KV_{layout.ledger_bucket}"]
+
+
+def _inform(*streams: str) -> Iterable[str]:
+    """Positions and counts, no content."""
+    return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
+
+
+def _read(*streams: str) -> Iterable[str]:
+    """Content by direct get. The selector is in the body, so this is the whole stream."""
+    for stream in streams:
+        yield f"{API}.STREAM.INFO.{stream}"
+        yield f"{API}.DIRECT.GET.{stream}"
+        yield f"{API}.DIRECT.GET.{stream}.>"
+
+
+def _tail(*streams: str) -> Iterable[str]:
+    """A consumer with a generated name. A wildcard covers whole tokens, so names cannot be fenced by prefix."""
+    for stream in streams:
+        yield f"{API}.CONSUMER.CREATE.{stream}.*"
+        yield f"{API}.CONSUMER.CREATE.{stream}.*.>"
+        yield f"{API}.CONSUMER.MSG.NEXT.{stream}.*"
+        yield f"{API}.CONSUMER.INFO.{stream}.*"
+        yield f"{API}.CONSUMER.DELETE.{stream}.*"
+
+
+def _durable(stream: str, durable: str) -> Iterable[str]:
+    yield f"{API}.STREAM.INFO.{stream}"
+    yield f"{API}.CONSUMER.CREATE.{stream}.{durable}"
+    yield f"{API}.CONSUMER.CREATE.{stream}.{durable}.>"
+    yield f"{API}.CONSUMER.MSG.NEXT.{stream}.{durable}"
+    yield f"{API}.CONSUMER.INFO.{stream}.{durable}"
+    yield f"$JS.ACK.{stream}.{durable}.>"
+
+
+def _shared_pool(layout: Layout) -> Iterable[str]:
+    """Pools are named by whoever starts runs, so their durables are made when first asked for."""
+    stream = layout.work_stream
+    yield f"{API}.CONSUMER.CREATE.{stream}.*"
+    yield f"{API}.CONSUMER.CREATE.{stream}.*.>"
+    yield f"{API}.CONSUMER.MSG.NEXT.{stream}.*"
+    yield f"{API}.CONSUMER.INFO.{stream}.*"
+    yield f"$JS.ACK.{stream}.>"
+
+
+def _write_bucket(bucket: str) -> Iterable[str]:
+    yield f"$KV.{bucket}.>"
+
+
+def _durables_of_others(layout: Layout, name: str) -> tuple[str, ...]:
+    return tuple(
+        subject
+        for spec in layout.consumers()
+        if spec.service != name
+        for subject in (
+            f"{API}.CONSUMER.CREATE.{spec.stream}.{spec.durable}",
+            f"{API}.CONSUMER.CREATE.{spec.stream}.{spec.durable}.>",
+            f"{API}.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}",
+            f"{API}.CONSUMER.DELETE.{spec.stream}.{spec.durable}",
+        )
+    )

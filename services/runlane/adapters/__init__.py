@@ -1,0 +1,1 @@
+"""Bridges from agent frameworks: each a pure mapping (foreign message → facts and previews) and a thin driver."""

@@ -1,0 +1,1 @@
+"""What hosting a service takes: settings, life cycle, health, telemetry, HTTP plumbing, an embedded broker."""

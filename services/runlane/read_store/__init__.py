@@ -1,0 +1,15 @@
+"""What the projector has folded, kept in SQL: written by it alone, read by the edge gateway."""
+
+from runlane.read_store.pages import PageTokenInvalid
+from runlane.read_store.rows import ApprovalRow, Loaded, RunChange, RunRow, StreamPosition
+from runlane.read_store.store import ReadStore
+
+__all__ = [
+    "ApprovalRow",
+    "Loaded",
+    "PageTokenInvalid",
+    "ReadStore",
+    "RunChange",
+    "RunRow",
+    "StreamPosition",
+]

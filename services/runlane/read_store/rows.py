@@ -1,0 +1,122 @@
+"""What goes into the read store and what comes out of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from runlane_contracts.codec import decode_json, encode
+from runlane_contracts.cursor import Position
+from runlane_contracts.reducer import State
+from runlane_contracts.subjects import RunAddress
+
+
+class StreamPosition(Struct, frozen=True):
+    """How far one VIEW stream is folded. Comparable only within one epoch."""
+
+    epoch: str
+    stream_seq: int
+
+
+NOT_STARTED = StreamPosition("", 0)
+"""Nothing of the stream is folded yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A run's state and the VIEW position it was folded through."""
+
+    state: State
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A run's new state. `items` are the keys of the items that differ from what is stored."""
+
+    run: RunAddress
+    state: State
+    position: Position
+    items: frozenset[str]
+
+
+class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run in a list: bounded, without input and output."""
+
+    run_id: str
+    status: str
+    created_at: str
+    updated_at: str
+    through_sequence: int
+    agent: str | None = None
+    session_id: str | None = None
+    pool: str | None = None
+    worker_id: str | None = None
+    ended_at: str | None = None
+
+
+class ApprovalRow(Struct, frozen=True, kw_only=True):
+    """One approval in a list, with the item as the reducer holds it."""
+
+    run_id: str
+    approval: dict[str, Any]
+
+
+Row = dict[str, Any]
+
+
+def run_row(generation: int, change: RunChange) -> Row:
+    """The columns of a run."""
+    run = change.state["run"]
+    created_at = run.get("created_at") or run.get("updated_at") or ""
+    return {
+        "generation": generation,
+        "tenant_id": change.run.tenant_id,
+        "run_id": change.run.run_id,
+        "status": run["status"],
+        "agent": run.get("agent"),
+        "session_id": run.get("session_id"),
+        "pool": run.get("pool"),
+        "worker_id": run.get("worker_id"),
+        "created_at": created_at,
+        "updated_at": run.get("updated_at") or created_at,
+        "ended_at": run.get("ended_at"),
+        "epoch": change.position.epoch,
+        "stream_seq": change.position.stream_seq,
+        "through_sequence": change.state["through_sequence"],
+        "run": _text(run),
+        "marks": _text(change.state["marks"]),
+    }
+
+
+def item_rows(generation: int, change: RunChange) -> Iterable[Row]:
+    """The columns of the items that changed."""
+    for key in change.items:
+        item = change.state["items"][key]
+        yield {
+            "generation": generation,
+            "tenant_id": change.run.tenant_id,
+            "run_id": change.run.run_id,
+            "item_key": key,
+            "first_sequence": item["first_sequence"],
+            "kind": item["kind"],
+            "status": item["status"],
+            "started_at": item["started_at"],
+            "item": _text(item),
+        }
+
+
+def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Loaded:
+    """The reducer's state, exactly as it was written. `its_items`: key and JSON, by first sequence."""
+    state = {
+        "run": decode_json(run["run"]),
+        "items": {key: decode_json(text) for key, text in its_items},
+        "marks": decode_json(run["marks"]),
+        "through_sequence": run["through_sequence"],
+    }
+    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]))
+
+
+def _text(value: Any) -> str:
+    return encode(value).decode()

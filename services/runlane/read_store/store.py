@@ -1,0 +1,251 @@
+"""The read store: states of runs by generation, lists over them, and how far each stream is folded."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec import Struct
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError, TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from runlane.kernel.errors import Conflict, Retryable
+from runlane.read_store import pages, statements
+from runlane.read_store.engines import POSTGRESQL, Engines, engines
+from runlane.read_store.rows import (
+    NOT_STARTED,
+    ApprovalRow,
+    Loaded,
+    RunChange,
+    RunRow,
+    StreamPosition,
+    item_rows,
+    loaded,
+    run_row,
+)
+from runlane.read_store.tables import (
+    LIVE,
+    RETIRED,
+    SCHEMA_VERSION,
+    generations,
+    items,
+    metadata,
+    positions,
+    runs,
+    schema_versions,
+)
+from runlane_contracts.codec import decode_json
+from runlane_contracts.cursor import REDUCER_VERSION
+from runlane_contracts.subjects import RunAddress
+
+MAX_LIMIT = 500
+_CREATE_LOCK = 0x72756E6C616E65  # "runlane"
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a generation has folded a stream: what the next write expects to find."""
+
+    generation: int
+    reducer_version: int
+    projection: str
+    stream: str
+    position: StreamPosition
+
+
+class ReadStore:
+    """One database, opened. Every call ends within `timeout_s`, or raises `Retryable`."""
+
+    def __init__(self, engines: Engines, *, timeout_s: float) -> None:
+        self._engines = engines
+        self._timeout_s = timeout_s
+        self._upsert_runs = statements.upsert(engines.dialect, runs)
+        self._upsert_items = statements.upsert(engines.dialect, items)
+
+    @classmethod
+    def open(cls, url: str, *, timeout_s: float = 10.0, readers: int = 4) -> Self:
+        """Prepare a store at ``sqlite:///path`` or ``postgresql://…``; connects when first used.
+
+        Raises:
+            ValueError: another kind of database, or SQLite without a file.
+        """
+        return cls(engines(url, timeout_s=timeout_s, readers=readers), timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._engines.dispose()
+
+    async def create(self) -> None:
+        """Make the tables, and an empty live generation. Tables of another schema version are dropped first."""
+        async with self.writing() as connection:
+            if self._engines.dialect == POSTGRESQL:
+                await connection.execute(select(func.pg_advisory_xact_lock(_CREATE_LOCK)))
+            await connection.run_sync(lambda sync: metadata.create_all(sync, tables=[schema_versions]))
+            version = await connection.scalar(select(schema_versions.c.version))
+            if version not in {None, SCHEMA_VERSION}:
+                await connection.run_sync(metadata.drop_all)
+            await connection.run_sync(metadata.create_all)
+            if version != SCHEMA_VERSION:
+                await connection.execute(delete(schema_versions))
+                await connection.execute(insert(schema_versions).values(version=SCHEMA_VERSION))
+            if await connection.scalar(statements.newest_generation()) == 0:
+                await connection.execute(
+                    insert(generations).values(generation=1, state=LIVE, reducer_version=REDUCER_VERSION)
+                )
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def load(self, run: RunAddress, *, generation: int | None = None) -> Loaded | None:
+        """A run's state and position, of one moment; None if it is not folded by this version of the reducer."""
+        async with self.reading() as connection:
+            row = (await connection.execute(statements.the_run(run, generation))).mappings().one_or_none()
+            if row is None:
+                return None
+            found = await connection.execute(statements.items_of(run, row["generation"]))
+            return loaded(row, ((one.item_key, one.item) for one in found))
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+        limit: int = 50,
+        page_token: str | None = None,
+    ) -> tuple[list[RunRow], str | None]:
+        """A page of a tenant's runs, newest first, and the token of the next one.
+
+        Runs that begin between two pages move nothing: no run is left out or told twice.
+
+        Raises:
+            PageTokenInvalid: not a token of this list.
+        """
+        before = None if page_token is None else pages.after(page_token, fields=2)
+        filters = {"status": status, "agent": agent, "session_id": session_id}
+        limit = _bounded(limit)
+        async with self.reading() as connection:
+            found = await connection.execute(statements.newest_runs(tenant_id, filters, limit + 1, before))
+            rows = [RunRow(**one) for one in found.mappings()]
+        if len(rows) <= limit:
+            return rows, None
+        last = rows[limit - 1]
+        return rows[:limit], pages.page_token(last.created_at, last.run_id)
+
+    async def list_approvals(
+        self, tenant_id: str, *, status: str | None = "waiting", limit: int = 50, page_token: str | None = None
+    ) -> tuple[list[ApprovalRow], str | None]:
+        """A page of a tenant's approvals, the longest asked first, and the token of the next one.
+
+        Raises:
+            PageTokenInvalid: not a token of this list.
+        """
+        after = None if page_token is None else pages.after(page_token, fields=3)
+        limit = _bounded(limit)
+        async with self.reading() as connection:
+            found = (await connection.execute(statements.approvals(tenant_id, status, limit + 1, after))).all()
+        rows = [ApprovalRow(run_id=one.run_id, approval=decode_json(one.item)) for one in found[:limit]]
+        if len(found) <= limit:
+            return rows, None
+        last = found[limit - 1]
+        return rows, pages.page_token(last.started_at, last.run_id, last.item_key)
+
+    async def progress(self, projection: str, stream: str, *, generation: int | None = None) -> Progress:
+        """How far a stream is folded; of the live generation if none is named."""
+        async with self.reading() as connection:
+            if generation is None:
+                live = (await connection.execute(statements.live_generation())).one()
+                generation, version = live.generation, live.reducer_version
+            else:
+                version = REDUCER_VERSION
+            query = statements.progress_of(generation, projection, stream)
+            row = (await connection.execute(query)).one_or_none()
+        position = NOT_STARTED if row is None else StreamPosition(row.epoch, row.stream_seq)
+        return Progress(
+            generation=generation, reducer_version=version, projection=projection, stream=stream, position=position
+        )
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def write(self, changes: Sequence[RunChange], *, before: Progress, position: StreamPosition) -> Progress:
+        """Store new states and the position they were folded through, all or nothing.
+
+        Raises:
+            Conflict: the stream is not folded exactly through `before`, or that generation was replaced: somebody
+                else wrote, nothing was written here.
+            Retryable: the database could not be reached; nothing is known to be written.
+        """
+        run_rows = [run_row(before.generation, change) for change in changes]
+        rows_of_items = [row for change in changes for row in item_rows(before.generation, change)]
+        async with self.writing() as connection:
+            await _advance(connection, self._engines.dialect, before, position)
+            if run_rows:
+                await connection.execute(self._upsert_runs, run_rows)
+            if rows_of_items:
+                await connection.execute(self._upsert_items, rows_of_items)
+        return Progress(
+            generation=before.generation,
+            reducer_version=before.reducer_version,
+            projection=before.projection,
+            stream=before.stream,
+            position=position,
+        )
+
+    # --- transactions -------------------------------------------------------------------------------------
+
+    def reading(self) -> Any:
+        """A transaction that sees one moment."""
+        return self._transaction(self._engines.reader)
+
+    def writing(self) -> Any:
+        """A transaction that is stored when its block ends, or not at all."""
+        return self._transaction(self._engines.writer)
+
+    @asynccontextmanager
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        try:
+            async with asyncio.timeout(self._timeout_s), engine.begin() as connection:
+                yield connection
+        except (TimeoutError, PoolTimeout) as exc:
+            raise Retryable("the read store does not answer") from exc
+        except DBAPIError as exc:
+            raise Retryable(f"the read store: {type(exc.orig).__name__}") from exc
+        except OSError as exc:
+            raise Retryable("the read store cannot be reached") from exc
+
+
+async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:
+    state = await connection.scalar(statements.state_of(before.generation))
+    if state in {None, RETIRED}:
+        raise Conflict(f"generation {before.generation} was replaced")
+    key = {"generation": before.generation, "projection": before.projection, "stream": before.stream}
+    values = {"epoch": position.epoch, "stream_seq": position.stream_seq}
+    if before.position == NOT_STARTED:
+        moved = await connection.execute(
+            statements.insert_into(dialect, positions).values(**key, **values).on_conflict_do_nothing()
+        )
+    else:
+        moved = await connection.execute(
+            update(positions)
+            .where(
+                *(positions.c[name] == value for name, value in key.items()),
+                positions.c.epoch == before.position.epoch,
+                positions.c.stream_seq == before.position.stream_seq,
+            )
+            .values(**values)
+        )
+    if moved.rowcount != 1:
+        raise Conflict(f"{before.stream} is not folded through {before.position}")
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, MAX_LIMIT))

@@ -1,0 +1,1 @@
+"""What tests share: builders of facts and a real nats-server."""

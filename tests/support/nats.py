@@ -1,0 +1,79 @@
+"""A real nats-server on loopback for one test. Fails where there is none; never skips."""
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from runlane.hosting.nats_server import EmbeddedServer
+from runlane_contracts.access import broker_users
+from runlane_contracts.streams import MIB, Layout
+
+SMALL = Layout(max_bytes=64 * MIB)
+
+
+class NatsServer(EmbeddedServer):
+    """With the means to harm it. It keeps its port and its store over `kill9` and `restart`."""
+
+    def kill9(self) -> None:
+        """Kill it as a crash would, and see it gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def start(self) -> None:
+        """Start it, or start it again after `kill9`."""
+        if self._lock_fd is None:
+            await super().start()
+        else:
+            await self._launch()
+
+    async def restart(self) -> None:
+        """Kill it if it runs, and start it again. Not while it is kept (`keep=True`): then it does so itself."""
+        self.kill9()
+        await self._launch()
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, nothing answers."""
+        os.kill(self.pid or 0, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """Thaw it."""
+        os.kill(self.pid or 0, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def nats_server(
+    *,
+    users: bool = False,
+    layout: Layout = SMALL,
+    directory: Path | None = None,
+    extra: str = "",
+    keep: bool = False,
+) -> AsyncIterator[NatsServer]:
+    """A server that runs now: `url`, `url_of(user)`, `passwords`, `pid`, `kill9()`, `restart()`, `pause()`, `cont()`.
+
+    `users=True`: the users of `access.py`, each with the password `pw-<name>`; else everything is allowed.
+    `keep=True`: it starts again by itself after `kill9`.
+    """
+    own = Path(tempfile.mkdtemp(prefix="runlane-nats-")) if directory is None else directory
+    passwords = {user.name: f"pw-{user.name}" for user in broker_users(layout)} if users else None
+    server = NatsServer(directory=own, layout=layout, passwords=passwords, extra=(extra,), keep=keep)
+    try:
+        async with server:
+            yield server
+    finally:
+        if directory is None:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,39 @@
+import pytest
+from pydantic import ValidationError
+
+from runlane.hosting.settings import CommonSettings
+from runlane_contracts.streams import GIB
+
+
+def test_every_setting_is_described():
+    assert all(field.description for field in CommonSettings.model_fields.values())
+
+
+def test_the_environment_decides(monkeypatch):
+    monkeypatch.setenv("RUNLANE_LOG_STREAMS", "4")
+    monkeypatch.setenv("RUNLANE_STREAM_MAX_BYTES", str(GIB))
+    layout = CommonSettings().layout
+    assert (layout.log_streams, layout.max_bytes) == (4, GIB)
+
+
+def test_a_setting_out_of_bounds_is_refused_at_the_start(monkeypatch):
+    monkeypatch.setenv("RUNLANE_STREAM_REPLICAS", "2")
+    with pytest.raises(ValidationError):
+        CommonSettings()
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError):
+        CommonSettings().log_streams = 2
+
+
+def test_a_password_is_not_shown():
+    settings = CommonSettings(nats_password="open sesame")
+    assert "sesame" not in repr(settings)
+    assert settings.broker_password == "open sesame"
+
+
+def test_a_service_connects_under_its_own_name_once_there_is_a_password():
+    assert CommonSettings().broker_user("projector") is None
+    assert CommonSettings(nats_password="x").broker_user("projector") == "projector"
+    assert CommonSettings(nats_user="special").broker_user("projector") == "special"

@@ -65,7 +65,7 @@ def _fact(run: RunLifecycle, one: FactDraft, sequence: int, item: tuple[str, str
         schema_version=one.schema_version,
         tenant_id=run.tenant_id,
         run_id=run.run_id,
-        session_id=one.session_id if one.type == "run.created" else run.session_id,
+        session_id=one.session_id or run.session_id,
         sequence=sequence,
         lease_epoch=run.lease_epoch,
         actor=one.actor or Actor(kind="agent", id="a1"),

@@ -75,10 +75,10 @@ def run_row(generation: int, change: RunChange) -> Row:
         "tenant_id": change.run.tenant_id,
         "run_id": change.run.run_id,
         "status": run["status"],
-        "agent": run.get("agent"),
-        "session_id": run.get("session_id"),
-        "pool": run.get("pool"),
-        "worker_id": run.get("worker_id"),
+        "agent": _column(run, "agent"),
+        "session_id": _column(run, "session_id"),
+        "pool": _column(run, "pool") or "default",
+        "worker_id": _column(run, "worker_id"),
         "created_at": created_at,
         "updated_at": run.get("updated_at") or created_at,
         "ended_at": run.get("ended_at"),
@@ -116,6 +116,12 @@ def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Load
         "through_sequence": run["through_sequence"],
     }
     return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]))
+
+
+def _column(run: State, name: str) -> str | None:
+    """Text a list filters by. PostgreSQL has no NUL in text; the JSON beside it keeps what was said."""
+    value = run.get(name)
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str:

@@ -11,8 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
+from runlane.edge_gateway.connection import Chunk
 from runlane.edge_gateway.frames import FACT_EVENT, FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.meters import Meters
@@ -25,7 +26,12 @@ from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
 
+T = TypeVar("T")
+
 _log = logging.getLogger("runlane.edge_gateway.hub")
+
+MAX_BURSTS = 16
+"""Joined frames that are kept for watchers at the same place; those who are elsewhere join their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,7 @@ class Listener(Protocol):
 class Burst:
     """Joined frames for everyone at the same place, and the place after them."""
 
-    frames: bytes
+    chunk: Chunk
     facts: int
     position: Position
 
@@ -103,6 +109,16 @@ class RunHub:
     # --- what watchers ask --------------------------------------------------------------------------------
 
     @property
+    def view(self) -> View:
+        """Where its history is."""
+        return self._owner.view
+
+    @property
+    def history_slots(self) -> asyncio.Semaphore:
+        """How many may read history at a time, over all hubs."""
+        return self._owner.history_slots
+
+    @property
     def status(self) -> str:
         """The run's status at the head."""
         return self._status.status if self._status else ""
@@ -126,6 +142,8 @@ class RunHub:
         key = (encoder.types.hash, after, through or 0)
         known = self._bursts.get(key)
         if known is None:
+            if len(self._bursts) >= MAX_BURSTS:
+                self._bursts.clear()
             known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence)
         return known
 
@@ -143,7 +161,7 @@ class RunHub:
             if size >= self._owner.limits.burst_bytes:
                 break
         frames = b"".join(parts)
-        return Burst(frames, frames.count(FACT_EVENT), position)
+        return Burst(Chunk(frames), frames.count(FACT_EVENT), position)
 
     async def snapshot(self) -> EncodedSnapshot:
         """The state at the head. Raises Retryable, Hole."""
@@ -192,12 +210,12 @@ class RunHub:
     # --- opening and closing ------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Subscribe, then look where the run is. Raises RunAbsent, Retryable, Hole."""
+        """Subscribe, then look where the run is. Raises RunAbsent, Retryable."""
         self._live = await self._owner.feed.commits(self.run, self.on_commit)
         head = await self._owner.view.head(self.run)
         if head is None:
             raise RunAbsent(self.run.run_id)
-        self._status = RunStatus((await self._owner.states.at_least(self.run, head.last_sequence)).state)
+        self._status = await self._owner.states.status(self.run, head.last_sequence)
         self.head = Position(head.epoch, head.stream_seq, head.first_sequence - 1)
         early, self._early = self._early or [], None
         for commit in [head, *early]:
@@ -227,7 +245,7 @@ class RunHub:
 
     def _append(self, commit: ViewCommit) -> None:
         facts = commit.facts()
-        self._ring.append(commit, facts)
+        self._ring.append(commit)
         self.head = commit.position
         for fact in facts:
             if self._status is not None:
@@ -290,7 +308,7 @@ class RunHub:
                     await asyncio.sleep(min(0.02 * 2**attempt, 2.0))
         except Hole as exc:
             self._owner.meters.holes += 1
-            _log.error("%s", exc)  # noqa: TRY400 - the place in the code says nothing
+            _log.error("%s", exc)
             self._break()
         except KernelError:
             _log.exception("%s cannot be repaired", self.run.run_id)
@@ -335,13 +353,13 @@ class Hubs:
         self.history_slots = asyncio.Semaphore(limits.history_readers)
         self._jitter = jitter
         self._hubs: dict[RunAddress, RunHub] = {}
-        self._opening: dict[RunAddress, asyncio.Task[RunHub]] = {}
+        self._opening: dict[RunAddress, asyncio.Task[RunHub | Exception]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._sweep_now = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._tasks = await asyncio.TaskGroup().__aenter__()
-        self._sweeper = self.spawn(self._sweep_for_ever())
+        self._sweeper = self.start(self._sweep_for_ever())
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -355,16 +373,20 @@ class Hubs:
         if tasks is not None:
             await tasks.__aexit__(None, None, None)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run something beside, until the hubs are closed. Raises Retryable when they are."""
         if self._tasks is None:
             work.close()
             raise Retryable("shutting down")
         return self._tasks.create_task(work)
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside that nobody asks about. Raises Retryable when the hubs are closed."""
+        self.start(work).set_name("hub work")
+
     @asynccontextmanager
     async def use(self, run: RunAddress) -> AsyncIterator[RunHub]:
-        """The hub of a run, open. Raises RunAbsent, TooManyRuns, Retryable, Hole."""
+        """The hub of a run, open. Raises RunAbsent, TooManyRuns, Retryable."""
         hub = await self._get(run)
         hub.users += 1
         try:
@@ -386,7 +408,7 @@ class Hubs:
         if opening is None:
             if len(self._hubs) >= self.limits.max_hubs:
                 raise TooManyRuns
-            opening = self._opening[run] = self.spawn(self._open(run))
+            opening = self._opening[run] = self.start(self._open(run))
             opening.add_done_callback(lambda _task: self._opening.pop(run, None))
         outcome = await asyncio.shield(opening)
         if isinstance(outcome, Exception):
@@ -399,7 +421,7 @@ class Hubs:
         try:
             async with asyncio.timeout(self.limits.read_timeout_s):
                 await hub.open()
-        except (RunAbsent, KernelError, Hole, TimeoutError) as exc:
+        except (RunAbsent, KernelError, TimeoutError) as exc:
             await hub.close()
             return Retryable("the view does not answer") if isinstance(exc, TimeoutError) else exc
         self._hubs[run] = hub

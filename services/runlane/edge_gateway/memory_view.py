@@ -10,7 +10,6 @@ from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Commit, Fact
 from runlane_contracts.subjects import RunAddress
 
-
 D = TypeVar("D")
 
 
@@ -113,7 +112,7 @@ class MemoryView:
         heads = {run: self._runs[run][-1].last_sequence for run in known if self._runs.get(run)}
         return {run: last for run, last in heads.items() if last > known[run].sequence}
 
-    async def settle(self, run: RunAddress, *, within_s: float) -> bool:
+    async def settle(self, run: RunAddress, *, within_s: float) -> bool:  # noqa: ARG002
         """See `View.settle`."""
         if not self._pending:
             return True

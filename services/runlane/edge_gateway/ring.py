@@ -7,18 +7,17 @@ from collections import deque
 from collections.abc import Iterator
 
 from runlane.edge_gateway.frames import FactFrames
-from runlane.edge_gateway.view import ViewCommit, ViewFact, is_terminal
+from runlane.edge_gateway.view import ViewCommit
 from runlane_contracts.cursor import Position
 
 
 class RingEntry:
     """One commit and its frames, per filter."""
 
-    __slots__ = ("_frames", "commit", "cost_bytes", "terminal")
+    __slots__ = ("_frames", "commit", "cost_bytes")
 
-    def __init__(self, commit: ViewCommit, *, terminal: bool) -> None:
+    def __init__(self, commit: ViewCommit) -> None:
         self.commit = commit
-        self.terminal = terminal
         self.cost_bytes = len(commit.body)
         self._frames: dict[str, bytes] = {}
 
@@ -27,15 +26,15 @@ class RingEntry:
         """The place after this commit."""
         return self.commit.position
 
-    def frames(self, encoder: FactFrames, *, after: int, facts: list[ViewFact] | None = None) -> tuple[bytes, int]:
+    def frames(self, encoder: FactFrames, *, after: int) -> tuple[bytes, int]:
         """The frames after a sequence, and by how many bytes this entry grew."""
         commit = self.commit
         if after >= commit.first_sequence:  # begins inside the commit: rare, not kept
-            return encoder.encode(commit, facts or commit.facts(), after=after, through=commit.last_sequence), 0
+            return encoder.encode(commit, commit.facts(), after=after, through=commit.last_sequence), 0
         kept = self._frames.get(encoder.types.hash)
         if kept is not None:
             return kept, 0
-        made = encoder.encode(commit, facts or commit.facts(), after=after, through=commit.last_sequence)
+        made = encoder.encode(commit, commit.facts(), after=after, through=commit.last_sequence)
         self._frames[encoder.types.hash] = made
         self.cost_bytes += len(made)
         return made, len(made)
@@ -57,11 +56,11 @@ class CommitRing:
     def __iter__(self) -> Iterator[RingEntry]:
         return iter(self._entries)
 
-    def append(self, commit: ViewCommit, facts: list[ViewFact]) -> RingEntry:
+    def append(self, commit: ViewCommit) -> RingEntry:
         """Add the next commit. Raises ValueError when it does not follow the last one."""
         if self._entries and commit.first_sequence != self._entries[-1].commit.last_sequence + 1:
             raise ValueError(f"{commit.first_sequence} does not follow {self._entries[-1].commit.last_sequence}")
-        entry = RingEntry(commit, terminal=any(is_terminal(fact) for fact in facts))
+        entry = RingEntry(commit)
         self._entries.append(entry)
         self.size_bytes += entry.cost_bytes
         self._shrink()

@@ -5,8 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from runlane.edge_gateway.history import History
+from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.view import View, ViewFact
+from runlane.read_store import Loaded
 from runlane_contracts import codec
 from runlane_contracts.cursor import REDUCER_VERSION, Position
 from runlane_contracts.reducer import TERMINAL_STATUS, State, checksum, initial_state, reduce
@@ -16,18 +17,10 @@ FOLD_PAGE_BYTES = 512 * 1024
 NOTHING_FOLDED = Position("", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class StateAt:
-    """State folded through a position."""
-
-    state: State
-    position: Position
-
-
 class FoldedStates(Protocol):
     """What is folded already. The read store, in production."""
 
-    async def load(self, run: RunAddress) -> StateAt | None:
+    async def load(self, run: RunAddress) -> Loaded | None:
         """The last state that was kept of a run, or None. Raises Retryable."""
         ...
 
@@ -35,7 +28,7 @@ class FoldedStates(Protocol):
 class NothingFolded:
     """No read store: every state is folded from the first fact on."""
 
-    async def load(self, run: RunAddress) -> StateAt | None:  # noqa: ARG002
+    async def load(self, run: RunAddress) -> Loaded | None:  # noqa: ARG002
         """Nothing, always."""
         return None
 
@@ -47,7 +40,7 @@ class RunStates:
         self._view = view
         self._folded = folded
 
-    async def at_least(self, run: RunAddress, sequence: int) -> StateAt:
+    async def at_least(self, run: RunAddress, sequence: int) -> Loaded:
         """The state after at least the facts 1…`sequence`, which the view holds; cheaper than exactly those.
 
         Raises:
@@ -59,14 +52,40 @@ class RunStates:
             kept = _nothing(run)
         return await self._fold(run, kept, sequence)
 
-    async def at(self, run: RunAddress, sequence: int) -> StateAt:
+    async def at(self, run: RunAddress, sequence: int) -> Loaded:
         """The state after exactly the facts 1…`sequence`, which the view holds. Raises as `at_least` does."""
         kept = await self._folded.load(run)
         if kept is None or kept.position.sequence > sequence:
             kept = _nothing(run)
         return await self._fold(run, kept, sequence)
 
-    async def _fold(self, run: RunAddress, kept: StateAt, through: int) -> StateAt:
+    async def status(self, run: RunAddress, sequence: int) -> "RunStatus":
+        """The run's status after at least `sequence`. Where the beginning is not in the view, what the rest tells.
+
+        Raises Retryable.
+        """
+        try:
+            return RunStatus((await self.at_least(run, sequence)).state)
+        except Hole as hole:
+            return await self._status_after(run, hole.got - 1, sequence)
+
+    async def _status_after(self, run: RunAddress, before: int, through: int) -> "RunStatus":
+        status = RunStatus(initial_state(run.tenant_id, run.run_id))
+        history = History(self._view, run, Position("", 0, before))
+        while history.sequence < through:
+            try:
+                commits = await history.next(FOLD_PAGE_BYTES)
+            except Hole as hole:
+                history = History(self._view, run, Position("", 0, hole.got - 1))
+                continue
+            if not commits:
+                break
+            for commit in commits:
+                for fact in commit.facts():
+                    status.apply(fact)
+        return status
+
+    async def _fold(self, run: RunAddress, kept: Loaded, through: int) -> Loaded:
         state, position = kept.state, kept.position
         history = History(self._view, run, position)
         while position.sequence < through:
@@ -80,12 +99,12 @@ class RunStates:
                 sequence = min(commit.last_sequence, through)
                 position = Position(commit.epoch, commit.stream_seq, sequence)
                 if sequence == through:
-                    return StateAt(state, position)
-        return StateAt(state, position)
+                    return Loaded(state, position)
+        return Loaded(state, position)
 
 
-def _nothing(run: RunAddress) -> StateAt:
-    return StateAt(initial_state(run.tenant_id, run.run_id), NOTHING_FOLDED)
+def _nothing(run: RunAddress) -> Loaded:
+    return Loaded(initial_state(run.tenant_id, run.run_id), NOTHING_FOLDED)
 
 
 class RunStatus:
@@ -128,7 +147,7 @@ class EncodedSnapshot:
         return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())
 
 
-def encoded_snapshot(at: StateAt) -> EncodedSnapshot:
+def encoded_snapshot(at: Loaded) -> EncodedSnapshot:
     """Encode a state once for all its readers."""
     body = msgspec.json.encode({
         "state": at.state,

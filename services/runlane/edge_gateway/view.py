@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane_contracts import codec, events
+from runlane_contracts import codec
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
 
@@ -68,11 +68,6 @@ def _preview_id(text: bytes) -> str | None:
         return _decode_reference(text).payload.preview_id
     except msgspec.ValidationError:
         return None  # a payload of another shape that only mentions the name
-
-
-def is_terminal(fact: ViewFact) -> bool:
-    """Whether the run is over after this fact."""
-    return fact.type in events.TERMINAL_RUN
 
 
 @dataclass(frozen=True, slots=True)

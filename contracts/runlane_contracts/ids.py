@@ -10,8 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
-TENANT_PATTERN = r"^[a-z0-9-]{1,32}$"
+# In Python `$` also matches before a final line break, which would end a line of the NATS protocol.
+ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$(?![\s\S])"
+TENANT_PATTERN = r"^[a-z0-9-]{1,32}$(?![\s\S])"
 
 TenantId = Annotated[str, Meta(pattern=TENANT_PATTERN, description="Isolation unit.")]
 RunId = Annotated[str, Meta(pattern=ID_PATTERN, description="One durable execution of an agent.")]
@@ -25,7 +26,7 @@ PoolName = Annotated[str, Meta(pattern=ID_PATTERN, description="Which workers ma
 Timestamp = Annotated[
     str,
     Meta(
-        pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?Z$",
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z$(?![\s\S])",
         description="RFC 3339, UTC, microseconds.",
     ),
 ]
@@ -46,9 +47,9 @@ _TENANT = re.compile(TENANT_PATTERN)
 
 def is_id(text: str) -> bool:
     """Whether `text` may be a run, session, item, event, command or worker id."""
-    return _ID.match(text) is not None and text[-1] != "\n"
+    return _ID.match(text) is not None
 
 
 def is_tenant(text: str) -> bool:
     """Whether `text` may be a tenant id."""
-    return _TENANT.match(text) is not None and text[-1] != "\n"
+    return _TENANT.match(text) is not None

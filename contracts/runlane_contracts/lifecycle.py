@@ -361,7 +361,37 @@ def admit(
             f"the run is at {run.sequence}, not at {expected_sequence}",
             current_sequence=run.sequence,
         )
+    _refuse_asked_again(run, drafts)
     return _with_closers(run, drafts)
+
+
+def _refuse_asked_again(run: RunLifecycle, drafts: Sequence[FactDraft]) -> None:
+    """A question is asked once: what was decided stays decided; what waits may only be revised, version by version."""
+    versions = {id_: one.request.version for id_, one in run.approvals.items()}
+    for index, one in enumerate(drafts):
+        if one.type == "input.requested":
+            _refuse_input_again(run, one, index)
+        if one.type != "approval.requested":
+            continue
+        asked = events.decode_payload(one.type, one.payload)
+        if not isinstance(asked, events.ApprovalRequested):
+            continue
+        known = run.approvals.get(asked.approval_id)
+        if known is not None and known.resolution is not None:
+            detail = f"approval {asked.approval_id} was {known.resolution.decision}; ask under a new id"
+            raise Refused(Code.ALREADY_RESOLVED, detail, index=index)
+        if asked.version <= versions.get(asked.approval_id, asked.version - 1):
+            detail = f"approval {asked.approval_id} is asked already, at version {versions[asked.approval_id]}"
+            raise Refused(Code.VERSION_CONFLICT, detail, index=index)
+        versions[asked.approval_id] = asked.version
+
+
+def _refuse_input_again(run: RunLifecycle, one: FactDraft, index: int) -> None:
+    asked = events.decode_payload(one.type, one.payload)
+    known = run.inputs.get(asked.input_id) if isinstance(asked, events.InputRequested) else None
+    if known is not None and (known.answer is not None or known.cancelled is not None):
+        detail = f"input {known.request.input_id} was answered or cancelled; ask under a new id"
+        raise Refused(Code.ALREADY_RESOLVED, detail, index=index)
 
 
 def validate(drafts: Sequence[FactDraft]) -> None:

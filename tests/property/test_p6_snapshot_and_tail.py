@@ -4,12 +4,12 @@ from copy import deepcopy
 
 import pytest
 from hypothesis import given
-from support.runs import Story, a_short_run, a_waiting_run, recordings, runs
 
 from runlane_contracts import reducer
 from runlane_contracts.codec import decode_fact, decode_json, encode
 from runlane_contracts.envelope import Fact
 from runlane_contracts.lifecycle import RunLifecycle
+from support.runs import Story, a_short_run, a_waiting_run, recordings, runs
 
 RUNS = [
     pytest.param(a_short_run().facts, id="a_short_run"),

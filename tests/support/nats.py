@@ -5,8 +5,10 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from runlane.hosting.nats_server import EmbeddedServer
@@ -16,8 +18,14 @@ from runlane_contracts.streams import MIB, Layout
 SMALL = Layout(max_bytes=64 * MIB)
 
 
+@dataclass(kw_only=True)
 class NatsServer(EmbeddedServer):
     """With the means to harm it. It keeps its port and its store over `kill9` and `restart`."""
+
+    sync_interval: str = "always"
+
+    def _config(self, ports_dir: Path) -> str:
+        return super()._config(ports_dir).replace("sync_interval: always", f"sync_interval: {self.sync_interval}")
 
     def kill9(self) -> None:
         """Kill it as a crash would, and see it gone."""
@@ -38,8 +46,10 @@ class NatsServer(EmbeddedServer):
         await self._launch()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing answers."""
+        """Freeze it: connections stay open, nothing answers. It is frozen when this returns."""
         os.kill(self.pid or 0, signal.SIGSTOP)
+        while Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.001)
 
     def cont(self) -> None:
         """Thaw it."""
@@ -54,15 +64,19 @@ async def nats_server(
     directory: Path | None = None,
     extra: str = "",
     keep: bool = False,
+    sync_interval: str = "always",
 ) -> AsyncIterator[NatsServer]:
     """A server that runs now: `url`, `url_of(user)`, `passwords`, `pid`, `kill9()`, `restart()`, `pause()`, `cont()`.
 
     `users=True`: the users of `access.py`, each with the password `pw-<name>`; else everything is allowed.
-    `keep=True`: it starts again by itself after `kill9`.
+    `keep=True`: it starts again by itself after `kill9`. `sync_interval="2m"` where many writes have to be fast
+    and no power is cut.
     """
     own = Path(tempfile.mkdtemp(prefix="runlane-nats-")) if directory is None else directory
     passwords = {user.name: f"pw-{user.name}" for user in broker_users(layout)} if users else None
-    server = NatsServer(directory=own, layout=layout, passwords=passwords, extra=(extra,), keep=keep)
+    server = NatsServer(
+        directory=own, layout=layout, passwords=passwords, extra=(extra,), keep=keep, sync_interval=sync_interval
+    )
     try:
         async with server:
             yield server

@@ -27,6 +27,7 @@ from runlane_contracts.headers import NATS_LAST_SEQUENCE, NATS_SEQUENCE, NATS_SU
 PAGE_MESSAGES = 1024
 PAGE_BYTES = 4 * 1024 * 1024
 MULTI_LAST_SUBJECTS = 512  # the server answers for 1024 at most
+EPOCH_REMEMBERED_S = 5.0
 _SWEEP_S = 0.1
 
 
@@ -76,7 +77,19 @@ class DirectReader:
         self._subscription: Subscription | None = None
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
+        self._epochs: dict[str, tuple[str, float]] = {}
         self._forget_listener = connection.add_disconnect_listener(self._link_lost)
+
+    async def epoch(self, stream: str) -> str:
+        """The stream's epoch, remembered for a few seconds, until the link is lost, or until `forget_epoch`."""
+        known = self._epochs.get(stream)
+        if known is not None and self._loop.time() - known[1] < EPOCH_REMEMBERED_S:
+            return known[0]
+        return (await self.stream_state(stream)).epoch
+
+    def forget_epoch(self, stream: str) -> None:
+        """Ask for it again next time: something does not fit."""
+        self._epochs.pop(stream, None)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject."""
@@ -166,10 +179,9 @@ class DirectReader:
             if exc.err_code == STREAM_NOT_FOUND:
                 raise Retryable(f"there is no stream {stream}") from exc
             raise
-        state = info.state
-        return StreamState(
-            stream, _epoch(stream, info.created), state.first_seq, state.last_seq, state.messages, state.bytes
-        )
+        state, epoch = info.state, _epoch(stream, info.created)
+        self._epochs[stream] = (epoch, self._loop.time())
+        return StreamState(stream, epoch, state.first_seq, state.last_seq, state.messages, state.bytes)
 
     async def close(self) -> None:
         """Fail what is under way and unsubscribe."""
@@ -233,6 +245,7 @@ class DirectReader:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
 
     def _link_lost(self) -> None:
+        self._epochs.clear()  # whoever answers next may have another store
         for answer in self._answers.values():
             answer.fail(Retryable("the connection was lost before the answer came", retry_after_s=0.2))
 

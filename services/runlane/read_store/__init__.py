@@ -2,12 +2,13 @@
 
 from runlane.read_store.pages import PageTokenInvalid
 from runlane.read_store.rows import ApprovalRow, Loaded, RunChange, RunRow, StreamPosition
-from runlane.read_store.store import ReadStore
+from runlane.read_store.store import Progress, ReadStore
 
 __all__ = [
     "ApprovalRow",
     "Loaded",
     "PageTokenInvalid",
+    "Progress",
     "ReadStore",
     "RunChange",
     "RunRow",

@@ -67,6 +67,12 @@ class Generations:
                 unequal=await _unequal(connection, live, generation, limit),
             )
 
+    async def missing(self, generation: int) -> int:
+        """How many runs of the live generation another one does not have."""
+        async with self._store.reading() as connection:
+            live = int((await connection.execute(statements.live_generation())).one().generation)
+            return await _missing(connection, live, generation)
+
     async def switch(self, generation: int, *, projection: str) -> None:
         """Make a generation the live one, for every reader at once.
 

@@ -1,6 +1,6 @@
 """What goes into the read store and what comes out of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Loaded:
 
     state: State
     position: Position
+    text_length: int
+    """Of the stored JSON: about how large the state is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def item_rows(generation: int, change: RunChange) -> Iterable[Row]:
         }
 
 
-def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Loaded:
+def loaded(run: Mapping[str, Any], its_items: Sequence[tuple[str, str]]) -> Loaded:
     """The reducer's state, exactly as it was written. `its_items`: key and JSON, by first sequence."""
     state = {
         "run": decode_json(run["run"]),
@@ -115,7 +117,8 @@ def loaded(run: Mapping[str, Any], its_items: Iterable[tuple[str, str]]) -> Load
         "marks": decode_json(run["marks"]),
         "through_sequence": run["through_sequence"],
     }
-    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]))
+    length = len(run["run"]) + len(run["marks"]) + sum(len(text) for _, text in its_items)
+    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]), length)
 
 
 def _column(run: State, name: str) -> str | None:

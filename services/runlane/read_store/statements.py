@@ -1,8 +1,9 @@
 """Every statement the read store sends. Values are always bound, never spelled into the text."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, Table, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
@@ -19,22 +20,27 @@ _live_of_this_reducer = (
 )
 
 
-def the_run(run: RunAddress, generation: int | None) -> Select[Any]:
-    """One run; of the live generation if none is named."""
+def runs_of(addresses: Sequence[RunAddress], generation: int | None) -> Select[Any]:
+    """Some runs; of the live generation if none is named."""
     return select(runs).where(
         runs.c.generation == (_live_of_this_reducer if generation is None else generation),
-        runs.c.tenant_id == run.tenant_id,
-        runs.c.run_id == run.run_id,
+        _addressed(runs, addresses),
     )
 
 
-def items_of(run: RunAddress, generation: int) -> Select[Any]:
-    """The items of a run in the order they began."""
+def items_of(addresses: Sequence[RunAddress], generation: int) -> Select[Any]:
+    """The items of some runs, each run's in the order they began."""
     return (
-        select(items.c.item_key, items.c.item)
-        .where(items.c.generation == generation, items.c.tenant_id == run.tenant_id, items.c.run_id == run.run_id)
+        select(items.c.tenant_id, items.c.run_id, items.c.item_key, items.c.item)
+        .where(items.c.generation == generation, _addressed(items, addresses))
         .order_by(items.c.first_sequence)
     )
+
+
+def _addressed(table: Table, addresses: Sequence[RunAddress]) -> ColumnElement[bool]:
+    if len(addresses) == 1:
+        return and_(table.c.tenant_id == addresses[0].tenant_id, table.c.run_id == addresses[0].run_id)
+    return tuple_(table.c.tenant_id, table.c.run_id).in_([tuple(one) for one in addresses])
 
 
 _LISTED = (

@@ -41,6 +41,7 @@ from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.subjects import RunAddress
 
 MAX_LIMIT = 500
+_ADDRESSES_A_QUERY = 500
 _CREATE_LOCK = 0x72756E6C616E65  # "runlane"
 
 
@@ -106,12 +107,17 @@ class ReadStore:
 
     async def load(self, run: RunAddress, *, generation: int | None = None) -> Loaded | None:
         """A run's state and position, of one moment; None if it is not folded by this version of the reducer."""
+        return (await self.load_many([run], generation=generation)).get(run)
+
+    async def load_many(
+        self, addresses: Sequence[RunAddress], *, generation: int | None = None
+    ) -> dict[RunAddress, Loaded]:
+        """States and positions of some runs, all of one moment; without those that are not there."""
+        found: dict[RunAddress, Loaded] = {}
         async with self.reading() as connection:
-            row = (await connection.execute(statements.the_run(run, generation))).mappings().one_or_none()
-            if row is None:
-                return None
-            found = await connection.execute(statements.items_of(run, row["generation"]))
-            return loaded(row, ((one.item_key, one.item) for one in found))
+            for start in range(0, len(addresses), _ADDRESSES_A_QUERY):
+                found |= await _load(connection, addresses[start : start + _ADDRESSES_A_QUERY], generation)
+        return found
 
     async def list_runs(
         self,
@@ -221,6 +227,19 @@ class ReadStore:
             raise Retryable(f"the read store: {type(exc.orig).__name__}") from exc
         except OSError as exc:
             raise Retryable("the read store cannot be reached") from exc
+
+
+async def _load(
+    connection: AsyncConnection, addresses: Sequence[RunAddress], generation: int | None
+) -> dict[RunAddress, Loaded]:
+    rows = (await connection.execute(statements.runs_of(addresses, generation))).mappings().all()
+    if not rows:
+        return {}
+    texts: dict[RunAddress, list[tuple[str, str]]] = {RunAddress(row["tenant_id"], row["run_id"]): [] for row in rows}
+    query = statements.items_of(tuple(texts), rows[0]["generation"])
+    for one in await connection.execute(query):
+        texts[RunAddress(one.tenant_id, one.run_id)].append((one.item_key, one.item))
+    return {run: loaded(row, texts[run]) for run, row in zip(texts, rows, strict=True)}
 
 
 async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:

@@ -14,7 +14,7 @@ from support.nats import NatsServer, nats_server
 
 @pytest.fixture
 async def server() -> AsyncIterator[NatsServer]:
-    async with nats_server(sync_interval="2m") as server:
+    async with nats_server() as server:
         yield server
 
 

@@ -1,12 +1,14 @@
 import pytest
 from pydantic import ValidationError
 
-from runlane.hosting.settings import CommonSettings
+from runlane.hosting.authorizer import ApiKeyAuthorizer
+from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane_contracts.streams import GIB
 
 
 def test_every_setting_is_described():
-    assert all(field.description for field in CommonSettings.model_fields.values())
+    for settings in (CommonSettings, AccessSettings):
+        assert all(field.description for field in settings.model_fields.values())
 
 
 def test_the_environment_decides(monkeypatch):
@@ -37,3 +39,19 @@ def test_a_service_connects_under_its_own_name_once_there_is_a_password():
     assert CommonSettings().broker_user("projector") is None
     assert CommonSettings(nats_password="x").broker_user("projector") == "projector"
     assert CommonSettings(nats_user="special").broker_user("projector") == "special"
+
+
+async def test_keys_of_the_settings_sign_and_let_in(monkeypatch):
+    monkeypatch.setenv("RUNLANE_CURSOR_KEYS", f"k2:{'ab' * 16},k1:{'cd' * 32}")
+    monkeypatch.setenv("RUNLANE_API_KEYS", "demo:one,other:two")
+    settings = AccessSettings()
+    keys = settings.signing_keys()
+    assert (keys.current, set(keys.keys)) == ("k2", {"k1", "k2"})
+    principal = await ApiKeyAuthorizer.of_settings(settings).authenticate("two")
+    assert principal is not None
+    assert principal.tenant_id == "other"
+
+
+def test_without_cursor_keys_nothing_starts():
+    with pytest.raises(ValueError, match="RUNLANE_CURSOR_KEYS"):
+        AccessSettings().signing_keys()

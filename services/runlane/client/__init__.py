@@ -1,0 +1,117 @@
+"""The Runlane SDK: write runs, follow runs, act on runs.
+
+    from runlane.client import HttpTransport, RunReader, RunWriter
+
+Importing this package is cheap: a name is loaded when it is first used. What each name promises is in its
+docstring; `README.md` beside this file shows them at work.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runlane.client.backoff import BackoffPolicy
+    from runlane.client.commands import (
+        ActionOutcome,
+        Applied,
+        CommandFactory,
+        Declined,
+        Held,
+        Intent,
+        RunActions,
+        Unknown,
+    )
+    from runlane.client.context import RunContext
+    from runlane.client.cursor_store import CursorStore, FileCursorStore, MemoryCursorStore
+    from runlane.client.errors import (
+        ContractViolation,
+        LeaseLost,
+        RequestRefused,
+        RunCancelled,
+        RunlaneError,
+        Unreachable,
+    )
+    from runlane.client.overlay import PreviewEntry, PreviewOverlay
+    from runlane.client.reader import (
+        Connection,
+        ReadOutcome,
+        Refused,
+        ResetRequired,
+        Resumed,
+        RunReader,
+        RunTerminal,
+        SnapshotGiven,
+    )
+    from runlane.client.redact import Redactor, TokenRedactor
+    from runlane.client.state import RunState
+    from runlane.client.transports.http import HttpTransport
+    from runlane.client.worker import Worker
+    from runlane.client.writer import RunWriter
+    from runlane_contracts.envelope import Fact
+    from runlane_contracts.previews import Preview, PreviewGap
+    from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+
+_HOME = {
+    "BackoffPolicy": "runlane.client.backoff",
+    "ActionOutcome": "runlane.client.commands",
+    "Applied": "runlane.client.commands",
+    "CommandFactory": "runlane.client.commands",
+    "Declined": "runlane.client.commands",
+    "Held": "runlane.client.commands",
+    "Intent": "runlane.client.commands",
+    "RunActions": "runlane.client.commands",
+    "Unknown": "runlane.client.commands",
+    "RunContext": "runlane.client.context",
+    "CursorStore": "runlane.client.cursor_store",
+    "FileCursorStore": "runlane.client.cursor_store",
+    "MemoryCursorStore": "runlane.client.cursor_store",
+    "ContractViolation": "runlane.client.errors",
+    "LeaseLost": "runlane.client.errors",
+    "RequestRefused": "runlane.client.errors",
+    "RunCancelled": "runlane.client.errors",
+    "RunlaneError": "runlane.client.errors",
+    "Unreachable": "runlane.client.errors",
+    "PreviewEntry": "runlane.client.overlay",
+    "PreviewOverlay": "runlane.client.overlay",
+    "Connection": "runlane.client.reader",
+    "ReadOutcome": "runlane.client.reader",
+    "Refused": "runlane.client.reader",
+    "ResetRequired": "runlane.client.reader",
+    "Resumed": "runlane.client.reader",
+    "RunReader": "runlane.client.reader",
+    "RunTerminal": "runlane.client.reader",
+    "SnapshotGiven": "runlane.client.reader",
+    "Redactor": "runlane.client.redact",
+    "TokenRedactor": "runlane.client.redact",
+    "RunState": "runlane.client.state",
+    "HttpTransport": "runlane.client.transports.http",
+    "Worker": "runlane.client.worker",
+    "RunWriter": "runlane.client.writer",
+    "Fact": "runlane_contracts.envelope",
+    "Preview": "runlane_contracts.previews",
+    "PreviewGap": "runlane_contracts.previews",
+    "End": "runlane_contracts.resume",
+    "Hello": "runlane_contracts.resume",
+    "SnapshotFrame": "runlane_contracts.resume",
+    "Synced": "runlane_contracts.resume",
+}
+
+__all__ = [
+    "ActionOutcome", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation", "CursorStore",
+    "Declined", "End", "Fact", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
+    "MemoryCursorStore", "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome",
+    "Redactor", "Refused", "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext",
+    "RunReader", "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
+    "TokenRedactor", "Unknown", "Unreachable", "Worker",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,225 @@
+"""Ask that something happen to a run, once, whatever the network does.
+
+An `Intent` is made once per wish and carries its idempotency key for life: sent again, it has one effect and
+one answer. A lost answer is `Unknown`, never "failed"; `RunActions.recover` settles it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from runlane.client.backoff import Backoff, BackoffPolicy
+from runlane.client.errors import ProblemBody, RequestRefused, Unreachable
+from runlane.client.transports.ports import CommandReceipt, CommandTransport
+from runlane.kernel.clock import new_id
+from runlane_contracts import commands as contract
+from runlane_contracts.commands import CommandPayload
+
+DEFAULT_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One wish: what, to which run, under which key."""
+
+    run_id: str
+    payload: CommandPayload
+    idempotency_key: str
+
+    @property
+    def type(self) -> str:
+        """The command's wire name."""
+        return self.payload.TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """It took effect. Reads from `applied_through` on show it."""
+
+    command_id: str
+    applied_through: str | None = None
+    applied_sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Accepted and durable, not decided yet: the run has no owner, or the wait was too short."""
+
+    command_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """It took no effect. `recorded` is what was decided before, when that is why."""
+
+    code: str
+    detail: str
+    recorded: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No answer came. It may have taken effect; `recover` finds out."""
+
+    detail: str
+
+
+ActionOutcome = Applied | Held | Declined | Unknown
+
+
+class CommandFactory:
+    """Makes intents; each call is a new wish with a new key."""
+
+    def __init__(self, new_key: Callable[[], str]) -> None:
+        self._new_key = new_key
+
+    def intent(self, run_id: str, payload: CommandPayload, *, idempotency_key: str | None = None) -> Intent:
+        """An intent; bring a key of your own when your wish has an identity of its own (a form, a ticket)."""
+        return Intent(run_id, payload, idempotency_key or self._new_key())
+
+
+def new_key() -> str:
+    """A fresh idempotency key."""
+    return new_id("key")
+
+
+@dataclass(slots=True)
+class RunActions:
+    """What people do to one run. Each method sends one intent and says what became of it.
+
+    A transient failure is sent again under the same key until `give_up_after_s`; then the outcome is `Unknown`
+    and the intent stays in `unsettled`.
+    """
+
+    transport: CommandTransport
+    run_id: str
+    wait_s: float = DEFAULT_WAIT_S
+    give_up_after_s: float = 30.0
+    factory: CommandFactory = field(default_factory=lambda: CommandFactory(new_key))
+    unsettled: dict[str, Intent] = field(default_factory=dict)
+
+    async def resolve_approval(
+        self,
+        approval_id: str,
+        decision: str,
+        *,
+        data: Any = None,
+        expected_version: int | None = None,
+        action_digest: str | None = None,
+        reason: str | None = None,
+    ) -> ActionOutcome:
+        """Decide. Pass the version and digest that were shown: a decision holds for exactly that action."""
+        raw = {
+            "approval_id": approval_id, "decision": decision, "data": data, "expected_version": expected_version,
+            "action_digest": action_digest, "reason": reason,
+        }  # fmt: skip
+        return await self.send_intent(self._intent(msgspec.convert(raw, contract.ResolveApproval)))
+
+    async def revoke_approval(self, approval_id: str, reason: str) -> ActionOutcome:
+        """Take the question back."""
+        return await self.send_intent(self._intent(contract.RevokeApproval(approval_id=approval_id, reason=reason)))
+
+    async def cancel(self, reason: str | None = None) -> ActionOutcome:
+        """End the run at its next safe point."""
+        return await self.send_intent(self._intent(contract.CancelRun(reason=reason)))
+
+    async def pause(self) -> ActionOutcome:
+        """Stop at the next safe point, to go on later."""
+        return await self.send_intent(self._intent(contract.PauseRun()))
+
+    async def resume(self) -> ActionOutcome:
+        """Go on."""
+        return await self.send_intent(self._intent(contract.ResumeRun()))
+
+    async def retry_tool(self, tool_call_id: str) -> ActionOutcome:
+        """Try a failed tool call again, as a new call."""
+        return await self.send_intent(self._intent(contract.RetryTool(tool_call_id=tool_call_id)))
+
+    async def reconcile_tool(self, tool_call_id: str, outcome: str, note: str) -> ActionOutcome:
+        """Say what really became of a call whose outcome is unknown."""
+        raw = {"tool_call_id": tool_call_id, "outcome": outcome, "note": note}
+        return await self.send_intent(self._intent(msgspec.convert(raw, contract.ReconcileTool)))
+
+    async def send(self, content: Any) -> ActionOutcome:
+        """Say something to the agent; it hears it at its next safe boundary."""
+        return await self.send_intent(self._intent(contract.SendMessage(content=content)))
+
+    async def provide_input(self, input_id: str, value: Any) -> ActionOutcome:
+        """Answer what the agent asked for."""
+        return await self.send_intent(self._intent(contract.ProvideInput(input_id=input_id, value=value)))
+
+    def _intent(self, payload: CommandPayload) -> Intent:
+        return self.factory.intent(self.run_id, payload)
+
+    async def send_intent(self, intent: Intent) -> ActionOutcome:
+        """Send one intent, again while that may help, always under its own key."""
+        self.unsettled[intent.idempotency_key] = intent
+        clock = asyncio.get_running_loop().time
+        backoff = Backoff(BackoffPolicy(budget_s=self.give_up_after_s))
+        sent = False
+        while True:
+            after_s: float | None = None
+            try:
+                receipt = await self.transport.submit(
+                    intent.run_id, intent.type, intent.payload,
+                    idempotency_key=intent.idempotency_key, wait_s=self.wait_s,
+                )  # fmt: skip
+                return self._settle(intent, _outcome(receipt))
+            except RequestRefused as refused:
+                if not refused.retryable:
+                    return self._settle(intent, _declined(refused.problem))
+                lost, after_s = str(refused), refused.retry_after_s
+            except Unreachable as exc:
+                sent = sent or exc.sent
+                lost = str(exc)
+            delay_s = backoff.next_delay_s(now_s=clock(), at_least_s=after_s)
+            if delay_s is None:
+                return self._give_up(intent, lost, sent=sent)
+            await asyncio.sleep(delay_s)
+
+    async def recover(self) -> dict[str, ActionOutcome]:
+        """Settle what is unknown or held, by key. What the server does not know is sent again under its key."""
+        outcomes: dict[str, ActionOutcome] = {}
+        for key, intent in list(self.unsettled.items()):
+            try:
+                receipt = await self.transport.find_command(key)
+            except (Unreachable, RequestRefused) as exc:
+                outcomes[key] = Unknown(str(exc))
+                continue
+            outcomes[key] = (
+                await self.send_intent(intent) if receipt is None else self._settle(intent, _outcome(receipt))
+            )
+        return outcomes
+
+    def _settle(self, intent: Intent, outcome: ActionOutcome) -> ActionOutcome:
+        if isinstance(outcome, Applied | Declined):
+            self.unsettled.pop(intent.idempotency_key, None)
+        return outcome
+
+    def _give_up(self, intent: Intent, lost: str, *, sent: bool) -> ActionOutcome:
+        if sent:
+            return Unknown(lost)
+        return self._settle(intent, Declined("unreachable", lost))
+
+
+def _outcome(receipt: CommandReceipt) -> ActionOutcome:
+    match receipt.status:
+        case "applied":
+            return Applied(receipt.command_id, receipt.applied_through, receipt.applied_sequence)
+        case "rejected":
+            return _declined_entry(receipt.rejection or {})
+        case "expired":
+            return Declined("expired", "nobody took the run in time")
+        case _:
+            return Held(receipt.command_id)
+
+
+def _declined(problem: ProblemBody) -> Declined:
+    return Declined(problem.code, problem.detail or problem.title, problem.recorded)
+
+
+def _declined_entry(rejection: dict[str, Any]) -> Declined:
+    return Declined(str(rejection.get("code", "internal")), str(rejection.get("detail", "")), rejection.get("recorded"))

@@ -1,0 +1,1 @@
+"""The write boundary: authorize, validate, deduplicate, accept."""

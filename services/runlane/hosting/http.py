@@ -1,0 +1,241 @@
+"""HTTP plumbing: bodies in, problems out. Every error leaves as `application/problem+json` with a stable code."""
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runlane.kernel.errors import Conflict, Fenced, Retryable
+from runlane_contracts.codec import encode
+from runlane_contracts.cursor import CursorForeign, CursorInvalid
+from runlane_contracts.lifecycle import Refused
+from runlane_contracts.problems import Code, problem_document
+from runlane_contracts.telemetry import LogEvent
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+DEFAULT_RETRY_AFTER_S = 1.0
+MAX_WAIT_S = 60.0
+_INDEX = re.compile(r"\[(\d+)\]")
+_WAIT = re.compile(r'^wait\s*=\s*"?([0-9]{1,6})"?$', re.IGNORECASE)
+_INTEGER = re.compile(r"^-?[0-9]{1,18}$")
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem. `extra`: further members of the document."""
+
+    def __init__(self, code: Code, detail: str = "", *, headers: Mapping[str, str] | None = None, **extra: Any) -> None:
+        super().__init__(f"{code.value}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+
+class Response204(Response):
+    """No content."""
+
+    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status_code=204, headers=headers)
+
+
+def json_response(value: Any, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
+    """Any value msgspec encodes."""
+    return Response(encode(value), status, headers, media_type="application/json")
+
+
+def problem_response(
+    code: Code, detail: str = "", *, headers: Mapping[str, str] | None = None, **extra: Any
+) -> Response:
+    """The document for one code, with `Retry-After` where the same request may succeed later."""
+    document = problem_document(code, detail, **extra)
+    sent = dict(headers or {})
+    wait_s = document.retry_after_s
+    if wait_s is None and document.status in {429, 503}:
+        wait_s = DEFAULT_RETRY_AFTER_S
+    if wait_s is not None:
+        sent.setdefault("Retry-After", str(max(1, math.ceil(wait_s))))
+    return Response(encode(document), document.status, sent, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def problem_of(exc: Exception) -> Response | None:
+    """What an exception means to a client; None: a fault of ours."""
+    match exc:
+        case ProblemError():
+            return problem_response(exc.code, exc.detail, headers=exc.headers, **exc.extra)
+        case Refused():
+            return problem_response(
+                exc.code, exc.detail, index=exc.index, current_sequence=exc.current_sequence, recorded=exc.recorded
+            )
+        case HTTPException():
+            return _problem_of_status(exc)
+        case _:
+            return _problem_of_kernel(exc)
+
+
+def _problem_of_kernel(exc: Exception) -> Response | None:
+    match exc:
+        case Retryable():
+            # Full, or not reachable: either way nothing is known to be lost and the same request may be sent again.
+            return problem_response(Code.OVERLOADED, retry_after_s=exc.retry_after_s)
+        case Conflict():
+            return problem_response(Code.SEQUENCE_CONFLICT)
+        case Fenced():
+            return problem_response(Code.LEASE_FENCED)
+        case CursorInvalid():
+            return problem_response(Code.CURSOR_INVALID, str(exc))
+        case CursorForeign():
+            return problem_response(Code.CURSOR_FOREIGN, str(exc))
+        case _:
+            return None
+
+
+def _problem_of_status(exc: HTTPException) -> Response:
+    codes = {404: Code.NOT_FOUND, 405: Code.METHOD_NOT_ALLOWED, 413: Code.PAYLOAD_TOO_LARGE}
+    code = codes.get(exc.status_code, Code.INVALID_REQUEST if exc.status_code < 500 else Code.INTERNAL)
+    return problem_response(code, headers=exc.headers)
+
+
+def application(routes: Sequence[BaseRoute], *, middleware: Sequence[Middleware] = ()) -> Starlette:
+    """A Starlette application all of whose errors are problems."""
+    return Starlette(
+        routes=list(routes),
+        middleware=[Middleware(Problems), *middleware],
+        exception_handlers={HTTPException: _answer_http_exception},
+    )
+
+
+async def _answer_http_exception(_request: Request, exc: Exception) -> Response:
+    return problem_of(exc) or problem_response(Code.INTERNAL)
+
+
+class Problems:
+    """Turns what an application raises into a problem. Once a response has begun, it can only break it off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as exc:
+            response = problem_of(exc)
+            if response is None:
+                # The path names what was asked for; neither query nor body, which may hold secrets.
+                log.exception("request failed", extra={"event": LogEvent.HTTP_FAILED, "method": scope["method"]})
+                response = problem_response(Code.INTERNAL)
+            if begun:
+                raise
+            await response(scope, receive, send)
+
+
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
+    """The body, if it is no larger.
+
+    Raises:
+        ProblemError: `payload_too_large`; the rest is not read.
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+    return bytes(body)
+
+
+def _too_large(max_bytes: int) -> ProblemError:
+    # The unread rest would be taken for the next request.
+    return ProblemError(Code.PAYLOAD_TOO_LARGE, f"more than {max_bytes} bytes", headers={"Connection": "close"})
+
+
+async def decode_body(request: Request, type_: type[T], *, max_bytes: int) -> T:
+    """The body as a value of `type_`. No body at all counts as ``{}``.
+
+    Raises:
+        ProblemError: `payload_too_large`, or `invalid_request` that names the place, and the index if it is in a list.
+    """
+    body = await read_body(request, max_bytes=max_bytes)
+    return decode(body or b"{}", type_)
+
+
+def decode(body: bytes, type_: type[T]) -> T:
+    """A JSON text as a value of `type_`.
+
+    Raises:
+        ProblemError: `invalid_request`.
+    """
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except RecursionError as exc:
+        raise ProblemError(Code.INVALID_REQUEST, "nested too deeply") from exc
+    except msgspec.MsgspecError as exc:
+        text = str(exc)
+        index = _INDEX.search(text.rpartition(" - at ")[2]) if " - at " in text else None
+        raise ProblemError(Code.INVALID_REQUEST, text, index=int(index[1]) if index else None) from exc
+
+
+def query_int(
+    request: HTTPConnection, name: str, *, default: int | None, minimum: int = 0, maximum: int = 2**53
+) -> int | None:
+    """An integer of the query within its bounds.
+
+    Raises:
+        ProblemError: `invalid_request`.
+    """
+    text = request.query_params.get(name)
+    if text is None or not text:
+        return default
+    value = int(text) if _INTEGER.match(text) else None
+    if value is None or not minimum <= value <= maximum:
+        raise ProblemError(Code.INVALID_REQUEST, f"{name}: an integer from {minimum} to {maximum}")
+    return value
+
+
+def query_list(request: HTTPConnection, name: str) -> tuple[str, ...]:
+    """A comma-separated parameter; it may also be given several times."""
+    texts = request.query_params.getlist(name)
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def prefer_wait(request: HTTPConnection, *, default_s: float = 0.0, maximum_s: float = MAX_WAIT_S) -> float:
+    """How long the client is ready to wait for an outcome (RFC 7240); what is not understood is ignored."""
+    for header in request.headers.getlist("prefer"):
+        for part in header.split(","):
+            found = _WAIT.match(part.split(";")[0].strip())
+            if found:
+                return min(float(found[1]), maximum_s)
+    return min(default_s, maximum_s)
+
+
+def bearer_token(request: HTTPConnection) -> str | None:
+    """The token of an `Authorization: Bearer` header."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    return token if scheme.lower() == "bearer" and token else None

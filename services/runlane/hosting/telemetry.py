@@ -1,0 +1,197 @@
+"""Logs, metrics and traces of a process. The OTLP exporters are loaded only when there is a collector.
+
+Services write against the OpenTelemetry API (`meter()`, `tracer()`), which does nothing until `start_telemetry`
+ran; what the kernel counts is observed here, since the kernel knows no telemetry.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.trace import Span, Tracer
+
+from runlane.hosting.exposition import exposition
+from runlane.hosting.settings import CommonSettings
+from runlane_contracts.codec import timestamp_of_ns
+from runlane_contracts.headers import TRACEPARENT
+from runlane_contracts.telemetry import SCOPE, Attribute, Metric
+
+Labels = Mapping[str, str]
+
+
+def meter() -> Meter:
+    """For counters and histograms, named by `contracts.telemetry.Metric`."""
+    return metrics.get_meter(SCOPE)
+
+
+def tracer() -> Tracer:
+    """For spans, named by `contracts.telemetry.Span`."""
+    return trace.get_tracer(SCOPE)
+
+
+def observe(metric: Metric, read: Callable[[], Iterable[tuple[float, Labels]]], *, rises: bool = False) -> None:
+    """Report what `read` returns whenever metrics are collected. `rises`: it is a count that only grows."""
+
+    def observed(_options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, dict(labels)) for value, labels in read()]
+
+    if rises:
+        meter().create_observable_counter(metric.value, [observed])
+    else:
+        meter().create_observable_gauge(metric.value, [observed])
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What runs in this process."""
+
+    reader: InMemoryMetricReader
+    meter_provider: MeterProvider
+    tracer_provider: Any = None  # the SDK's, when there is a collector
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether a collector gets it."""
+        return self.tracer_provider is not None
+
+    def exposition(self) -> str:
+        """The metrics as Prometheus reads them."""
+        return exposition(self.reader.get_metrics_data())
+
+    def close(self) -> None:
+        """Send the rest. Blocks until it is sent or given up."""
+        self.meter_provider.shutdown(timeout_millis=3_000)
+        if self.tracer_provider is not None:
+            self.tracer_provider.shutdown()
+
+
+def start_telemetry(settings: CommonSettings, service: str, version: str) -> Telemetry:
+    """Once per process."""
+    resource = Resource.create({
+        "service.name": f"{SCOPE}.{service}",
+        "service.version": version,
+        "service.instance.id": settings.instance,
+    })  # fmt: skip
+    in_memory = InMemoryMetricReader()
+    readers: list[MetricReader] = [in_memory]
+    tracer_provider = None
+    if settings.telemetry_endpoint is not None:
+        pushing, tracer_provider = _exporters(settings, settings.telemetry_endpoint, resource)
+        readers.append(pushing)
+        trace.set_tracer_provider(tracer_provider)
+    meter_provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    metrics.set_meter_provider(meter_provider)
+    observe(Metric.UP, lambda: [(1, {Attribute.SERVICE.value: service, Attribute.VERSION.value: version})])
+    return Telemetry(in_memory, meter_provider, tracer_provider)
+
+
+def _exporters(settings: CommonSettings, endpoint: str, resource: Resource) -> tuple[MetricReader, Any]:
+    # Loading these takes longer than all the rest of a service.
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+
+    root = endpoint.rstrip("/")
+    pushing = PeriodicExportingMetricReader(
+        OTLPMetricExporter(endpoint=f"{root}/v1/metrics", timeout=5),
+        export_interval_millis=settings.telemetry_interval_s * 1000,
+    )
+    sampler = ParentBased(TraceIdRatioBased(settings.telemetry_sample_ratio))
+    provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{root}/v1/traces", timeout=5)))
+    return pushing, provider
+
+
+# --- trace context in message headers -----------------------------------------------------------------------
+
+
+def current_traceparent() -> str | None:
+    """The W3C text of the span that is current; None outside of one."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier.get(TRACEPARENT)
+
+
+def add_traceparent(headers: MutableMapping[str, str]) -> None:
+    """Put the current span into the headers of a message."""
+    traceparent = current_traceparent()
+    if traceparent is not None:
+        headers[TRACEPARENT] = traceparent
+
+
+@contextmanager
+def span_after(traceparent: str | None, name: str, attributes: Mapping[str, str | int] | None = None) -> Iterator[Span]:
+    """A span that continues the trace of a message; a new trace when it has none."""
+    context = propagate.extract({TRACEPARENT: traceparent}) if traceparent else None
+    with tracer().start_as_current_span(name, context=context, attributes=dict(attributes or {})) as span:
+        yield span
+
+
+# --- logs -----------------------------------------------------------------------------------------------------
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure_logging(settings: CommonSettings, service: str) -> None:
+    """Lines on stderr. What is passed as `extra` becomes a field; `event` is a registered name."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = JsonLines(service, settings.instance) if settings.log_format == "json" else TextLines(service)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    for noisy in ("nats", "nats.aio.client", "faststream", "uvicorn", "uvicorn.error", "opentelemetry", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def __init__(self, service: str, instance: str) -> None:
+        super().__init__()
+        self._fixed = {"service": service, "instance": instance}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": timestamp_of_ns(int(record.created * 1e9)),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.name),
+            "message": record.getMessage(),
+            **self._fixed,
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+class TextLines(logging.Formatter):
+    """For people."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the trace of an exception below it."""
+        at = self.formatTime(record, "%H:%M:%S")
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        line = f"{at} {record.levelname.lower():7} {self._service}: {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD and name != "event"}

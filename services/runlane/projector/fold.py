@@ -1,0 +1,104 @@
+"""The fold of one run, message by message: the reducer, and what to do with a message it cannot take."""
+
+from collections.abc import Iterator, Set as AbstractSet
+
+import msgspec
+from msgspec import Struct, field
+
+from runlane_contracts import reducer
+from runlane_contracts.codec import decode_commit
+from runlane_contracts.cursor import Position
+from runlane_contracts.envelope import Fact
+from runlane_contracts.reducer import SequenceGap, State
+from runlane_contracts.subjects import RunAddress
+
+
+class ViewMessage(Struct, frozen=True):
+    """One message of a VIEW stream. `first` and `last` are the sequences its headers claim, 0 if they do not."""
+
+    run: RunAddress
+    stream_seq: int
+    first: int
+    last: int
+    data: bytes
+
+
+class RunFold(Struct):
+    """One run as far as it is folded. `size` is about that of its JSON; `changed` are the items to be stored."""
+
+    run: RunAddress
+    state: State
+    position: Position
+    size: int = 0
+    changed: set[str] = field(default_factory=set)
+
+
+class Poison(Exception):
+    """A fact that the reducer fails on. It was not written with this reducer in mind, or the reducer is wrong."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"the reducer fails on sequence {sequence}")
+        self.sequence = sequence
+
+
+def begin(run: RunAddress) -> RunFold:
+    """A run of which nothing is folded."""
+    return RunFold(run, reducer.initial_state(run.tenant_id, run.run_id), Position("", 0, 0))
+
+
+def apply(fold: RunFold, message: ViewMessage, *, epoch: str, poison: AbstractSet[int] = frozenset()) -> None:
+    """Fold one message in place. Sequences in `poison` leave a mark instead.
+
+    Raises:
+        SequenceGap: facts are missing before it.
+        Poison: the reducer fails on a fact. The fold is spoiled; start again from what is stored.
+    """
+    facts = _facts(message)
+    if facts is None:
+        for sequence in _claimed(fold, message):
+            _quarantine(fold.state, sequence, f"unreadable_{message.stream_seq}", None)
+    else:
+        for fact in facts:
+            _reduce(fold, fact, poison)
+    fold.position = Position(epoch, message.stream_seq, fold.state["through_sequence"])
+    fold.size += len(message.data)
+
+
+def _facts(message: ViewMessage) -> tuple[Fact, ...] | None:
+    """The facts of a message; None if it is no commit of the run its subject names."""
+    try:
+        commit = decode_commit(message.data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    addresses = {(commit.tenant_id, commit.run_id), *((fact.tenant_id, fact.run_id) for fact in commit.facts)}
+    return commit.facts if addresses == {message.run} else None
+
+
+def _claimed(fold: RunFold, message: ViewMessage) -> Iterator[int]:
+    through: int = fold.state["through_sequence"]
+    if message.first > through + 1:
+        raise SequenceGap(through + 1, message.first)
+    yield from range(through + 1, message.last + 1)
+
+
+def _reduce(fold: RunFold, fact: Fact, poison: AbstractSet[int]) -> None:
+    if fact.sequence in poison:
+        _quarantine(fold.state, fact.sequence, fact.event_id, fact.recorded_at or fact.occurred_at)
+        return
+    try:
+        changed = reducer.reduce(fold.state, fact)
+    except SequenceGap:
+        raise
+    except Exception as exc:
+        raise Poison(fact.sequence) from exc
+    if changed is not None:
+        fold.changed.add(changed)
+
+
+def _quarantine(state: State, sequence: int, event_id: str, at: str | None) -> None:
+    if sequence != state["through_sequence"] + 1:
+        return
+    state["through_sequence"] = sequence
+    state["marks"].append(reducer.quarantine_mark(sequence, event_id))
+    if at is not None:
+        state["run"]["updated_at"] = at

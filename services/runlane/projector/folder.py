@@ -1,0 +1,152 @@
+"""Folds one VIEW stream into one generation: messages in, one transaction out."""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from runlane.projector import fold as folding
+from runlane.projector.cache import FoldCache
+from runlane.projector.fold import Poison, RunFold, ViewMessage
+from runlane.projector.view import View
+from runlane.read_store import Progress, ReadStore, RunChange, StreamPosition
+from runlane_contracts import reducer
+from runlane_contracts.reducer import SequenceGap
+from runlane_contracts.subjects import RunAddress
+
+_log = logging.getLogger("runlane.projector")
+
+MAX_HOLES = 1000
+
+
+class Folder:
+    """Where one stream stands in one generation, and the states that are worth keeping at hand.
+
+    `fold` is the only way on: what it stored, it stored with the position it stands for. When it raises, nothing was
+    stored, and the same messages may be given again.
+    """
+
+    def __init__(self, *, view: View, store: ReadStore, progress: Progress, epoch: str, cache: FoldCache) -> None:
+        self.view = view
+        self._store = store
+        self._cache = cache
+        self._epoch = epoch
+        self.progress = progress
+        self.holes: dict[RunAddress, int] = {}
+        """Runs whose record lacks a sequence, and which. They stay where they were."""
+        self.quarantined = 0
+
+    @property
+    def epoch(self) -> str:
+        """The incarnation of the stream that is being folded."""
+        return self._epoch
+
+    @property
+    def stream_seq(self) -> int:
+        """Everything up to here is stored."""
+        return self.progress.position.stream_seq
+
+    async def fold(self, messages: Sequence[ViewMessage]) -> int:
+        """Store what these messages make of their runs; returns how many facts were new.
+
+        What is stored already is passed over, and what is missing before the first message is read from the stream.
+
+        Raises:
+            Conflict: another writer was here, or the generation was replaced.
+            Retryable: the store or the stream does not answer.
+        """
+        new = [one for one in messages if one.stream_seq > self.stream_seq]
+        if not new:
+            return 0
+        facts = 0
+        if new[0].stream_seq > self.stream_seq + 1:
+            async for missed in self.view.read(after=self.stream_seq, through=new[0].stream_seq - 1):
+                facts += await self._store_folded(missed)
+        return facts + await self._store_folded(new)
+
+    async def reach(self, stream_seq: int) -> None:
+        """Note that the stream holds nothing more up to here, so that an empty stream counts as folded too."""
+        if stream_seq > self.stream_seq or self.progress.position.epoch == "":
+            position = StreamPosition(self._epoch, max(stream_seq, self.stream_seq))
+            self.progress = await self._store.write((), before=self.progress, position=position)
+
+    async def _store_folded(self, messages: Sequence[ViewMessage]) -> int:
+        by_run: dict[RunAddress, list[ViewMessage]] = {}
+        for one in messages:
+            by_run.setdefault(one.run, []).append(one)
+        kept = await self._kept_folds(by_run)
+        before = sum(_through(one) for one in kept.values())
+        folded = [await self._fold_run(kept[run], theirs) for run, theirs in by_run.items()]
+        position = StreamPosition(self._epoch, messages[-1].stream_seq)
+        # States that could not be stored were taken out of the cache, so that a retry starts from what is stored.
+        self.progress = await self._store.write(_changes(folded), before=self.progress, position=position)
+        self._keep(folded)
+        return sum(_through(one) for one in folded) - before
+
+    async def _kept_folds(self, by_run: dict[RunAddress, list[ViewMessage]]) -> dict[RunAddress, RunFold]:
+        """Where each run stands: from the cache, else from the store, else at its beginning."""
+        folds: dict[RunAddress, RunFold] = {}
+        unknown: list[RunAddress] = []
+        for run, messages in by_run.items():
+            known = self._cache.take(run)
+            if known is not None:
+                folds[run] = known
+            elif messages[0].first != 1:  # nothing of a run is stored before its first commit is
+                unknown.append(run)
+        stored = await self._store.load_many(unknown, generation=self.progress.generation) if unknown else {}
+        for run, one in stored.items():
+            folds[run] = RunFold(run, one.state, one.position, one.text_length)
+        return {run: folds.get(run) or folding.begin(run) for run in by_run}
+
+    async def _fold_run(self, fold: RunFold, messages: Sequence[ViewMessage]) -> RunFold:
+        if self.holes.get(fold.run) == _through(fold) + 1:
+            return fold
+        poison: set[int] = set()
+        while True:
+            try:
+                for one in messages:
+                    folding.apply(fold, one, epoch=self._epoch, poison=poison)
+            except Poison as exc:
+                _log.exception("quarantined a fact: %s %s", "/".join(fold.run), exc.sequence)
+                self.quarantined += 1
+                poison.add(exc.sequence)
+                fold = await self._as_stored(fold.run)
+            except SequenceGap as gap:
+                return await self._read_again(fold.run, messages[-1].stream_seq, gap, poison)
+            else:
+                return fold
+
+    async def _as_stored(self, run: RunAddress) -> RunFold:
+        stored = await self._store.load(run, generation=self.progress.generation)
+        if stored is None:
+            return folding.begin(run)
+        return RunFold(run, stored.state, stored.position, stored.text_length)
+
+    async def _read_again(self, run: RunAddress, through: int, gap: SequenceGap, poison: set[int]) -> RunFold:
+        """A run from its first message on, because something between is missing. Stops before a hole in the record."""
+        _log.warning("%s: %s, reading the run again", "/".join(run), gap)
+        fold = folding.begin(run)
+        try:
+            async for messages in self.view.read_run(run, through=through):
+                for one in messages:
+                    folding.apply(fold, one, epoch=self._epoch, poison=poison)
+        except SequenceGap as still:
+            _log.error("the record of %s has a hole at %s", "/".join(run), still.expected)
+            if len(self.holes) < MAX_HOLES:
+                self.holes[run] = still.expected
+        except Poison as exc:
+            return await self._read_again(run, through, gap, poison | {exc.sequence})
+        fold.changed = set(fold.state["items"])
+        return fold
+
+    def _keep(self, folded: Iterable[RunFold]) -> None:
+        for one in folded:
+            one.changed.clear()
+            if not reducer.is_terminal(one.state):  # nothing follows
+                self._cache.put(one)
+
+
+def _through(fold: RunFold) -> int:
+    return int(fold.state["through_sequence"])
+
+
+def _changes(folded: Iterable[RunFold]) -> list[RunChange]:
+    return [RunChange(one.run, one.state, one.position, frozenset(one.changed)) for one in folded if _through(one) > 0]

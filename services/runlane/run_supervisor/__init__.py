@@ -1,0 +1,1 @@
+"""Own runs: decide commands, time and recovery."""

@@ -1,0 +1,135 @@
+"""`runlane rebuild`: everything again from the first message, beside what is live."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import func, select, update
+
+from runlane.kernel.errors import Conflict
+from runlane.projector.projector import PROJECTION, Projector
+from runlane.read_store import ReadStore
+from runlane.read_store.generations import Generations
+from runlane.read_store.tables import items, runs
+from runlane_contracts import reducer
+from runlane_contracts.subjects import RunAddress
+from support.memory_view import MemoryView
+from support.runs import a_short_run, a_waiting_run
+
+STREAM = "RL_VIEW_0"
+
+
+def projector_of(store: ReadStore, *views: MemoryView) -> Projector:
+    return Projector(store=store, views={view.stream: view for view in views}, cache_bytes=1 << 20, cache_runs=100)
+
+
+async def filled(store: ReadStore, view: MemoryView) -> Projector:
+    projector = projector_of(store, view)
+    commits = [commit for n in range(5) for commit in a_short_run(f"run_{n}").commits(3)]
+    await projector.handle(STREAM, view.put(*commits, *a_waiting_run("run_w").commits(2)))
+    return projector
+
+
+async def test_a_rebuild_of_a_sound_store_changes_nothing_but_the_generation(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    before = await store.load(RunAddress("acme", "run_w"))
+    report = await projector.rebuild()
+    assert report.switched
+    assert (report.replaced, report.generation) == (1, 2)
+    assert (report.runs, report.live_runs, report.compared, report.differences) == (6, 6, 6, ())
+    assert report.statuses == report.live_statuses == {"completed": 5, "waiting": 1}
+    assert (report.facts, report.messages) == (66, 23)
+    after = await store.load(RunAddress("acme", "run_w"))
+    assert after is not None
+    assert before is not None
+    assert after.state == before.state
+    assert after.position == before.position
+    assert (await store.progress(PROJECTION, STREAM)).generation == 2
+
+
+async def test_a_rebuild_names_and_mends_what_was_wrong(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    async with store.writing() as connection:
+        await connection.execute(
+            update(items).where(items.c.run_id == "run_3", items.c.kind == "tool").values(item='{"wrong": true}')
+        )
+        # Another spelling of the same state is no difference.
+        text = await connection.scalar(select(runs.c.run).where(runs.c.run_id == "run_2"))
+        await connection.execute(update(runs).where(runs.c.run_id == "run_2").values(run=text.replace('":', '": ')))
+    report = await projector.rebuild()
+    assert [(one.run_id, one.through_sequence) for one in report.differences] == [("run_3", 12)]
+    assert report.differences[0].checksum != report.differences[0].live_checksum
+    found = await store.load(RunAddress("acme", "run_3"))
+    assert found is not None
+    assert reducer.checksum(found.state) == report.differences[0].checksum
+    assert found.state["items"]["tool:c1"]["result"] == {"items": ["apple", "pear"]}
+
+
+async def test_the_live_fold_goes_on_during_and_after_a_rebuild(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    done = asyncio.Event()
+
+    async def live() -> int:
+        n = 0
+        while not done.is_set():
+            await projector.handle(STREAM, view.put(*a_short_run(f"run_live_{n}").commits(2)))
+            n += 1
+        return n
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(live())
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            assert (await projector.rebuild()).switched
+        done.set()
+    for n in range(task.result()):
+        found = await store.load(RunAddress("acme", f"run_live_{n}"))
+        assert found is not None
+        assert found.state["run"]["status"] == "completed", n
+
+
+async def test_a_rebuild_that_would_lose_runs_is_refused_unless_forced(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    view.messages = [one for one in view.messages if one.run.run_id != "run_2"]
+    report = await projector.rebuild()
+    assert (report.switched, report.missing_runs) == (False, 1)
+    assert report.reason
+    assert await store.load(RunAddress("acme", "run_2")) is not None
+    forced = await projector.rebuild(force=True)
+    assert (forced.switched, forced.missing_runs) == (True, 1)
+    assert await store.load(RunAddress("acme", "run_2")) is None
+
+
+async def test_what_a_rebuild_replaced_is_swept(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    await projector.rebuild()
+    await projector.rebuild()
+    await projector.sweep()
+    async with store.reading() as connection:
+        assert await connection.scalar(select(func.count()).select_from(runs)) == 6
+        assert set((await connection.execute(select(items.c.generation))).scalars()) == {3}
+
+
+async def test_a_rebuild_of_empty_streams_is_switched_to(store: ReadStore) -> None:
+    projector = projector_of(store, MemoryView("RL_VIEW_0"), MemoryView("RL_VIEW_1"))
+    assert (await projector.rebuild()).switched
+
+
+async def test_a_rebuild_that_another_one_overtook_changes_nothing(store: ReadStore) -> None:
+    view = MemoryView()
+    projector = await filled(store, view)
+    read = view.read
+
+    async def overtaken(**bounds: int) -> object:
+        async for page in read(**bounds):
+            await Generations(store).begin()
+            yield page
+
+    view.read = overtaken  # type: ignore[method-assign, assignment]
+    with pytest.raises(Conflict):
+        await projector.rebuild()
+    assert (await store.progress(PROJECTION, STREAM)).generation == 1

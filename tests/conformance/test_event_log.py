@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
-from support.builders import a_commit, a_run, sequences
-from support.nats import SMALL, nats_server
 
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import connect
@@ -18,6 +16,8 @@ from runlane.kernel.provision import provision
 from runlane.kernel.publisher import PubAck, WindowedPublisher
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
+from support.builders import a_commit, a_run, sequences
+from support.nats import SMALL, nats_server
 
 RUN = a_run()
 

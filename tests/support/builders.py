@@ -26,7 +26,9 @@ def a_run(run_id: str = "run_1", tenant_id: str = "acme") -> RunAddress:
 
 def a_fact(run: RunAddress, sequence: int, *, event_id: str | None = None, text: str = "") -> Fact:
     """A completed message at a sequence."""
-    payload = events.MessageCompleted(message_id=f"msg_{sequence}", role="assistant", content=text or f"text {sequence}")
+    payload = events.MessageCompleted(
+        message_id=f"msg_{sequence}", role="assistant", content=text or f"text {sequence}"
+    )
     return Fact(
         event_id=event_id or f"evt_{run.run_id}_{sequence}",
         type=payload.TYPE,
@@ -42,7 +44,9 @@ def a_fact(run: RunAddress, sequence: int, *, event_id: str | None = None, text:
     )
 
 
-def a_commit(run: RunAddress, after: Position, size: int = 1, *, commit_id: str | None = None, text: str = "") -> Commit:
+def a_commit(
+    run: RunAddress, after: Position, size: int = 1, *, commit_id: str | None = None, text: str = ""
+) -> Commit:
     """The next `size` facts of a run, as one commit."""
     first = after.sequence + 1
     return Commit(

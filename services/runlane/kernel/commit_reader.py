@@ -30,6 +30,8 @@ SWEEP_S = 2.0
 """How long a tail may miss a commit whose wake-up got lost."""
 _LOOK_AGAIN_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
 _BACKOFF_S = (0.05, 2.0)
+_LOOKS_AT_REPLICAS = 5
+_REPLICA_LAG_S = 0.1
 
 
 class _Stored(Protocol):
@@ -149,9 +151,10 @@ class CommitReader:
             raise StreamReplaced(f"{stream}: {after.epoch} is now {state.epoch}")
         if state.last_seq < after.stream_seq:
             raise AheadOfStream(f"{stream} ends at {state.last_seq}, the position is at {after.stream_seq}")
-        there = await self._direct.next_from_leader(stream, subject, after.stream_seq)
-        if there is not None and there.seq == after.stream_seq:
-            raise Retryable(f"{stream}: a replica is behind", retry_after_s=0.1)
+        for _ in range(_LOOKS_AT_REPLICAS):
+            if await self._direct.get(stream, after.stream_seq) is not None:
+                raise Retryable(f"{stream}: a replica was behind", retry_after_s=0.1)
+            await asyncio.sleep(_REPLICA_LAG_S)
         raise Gap(f"{subject}: message {after.stream_seq} is gone")
 
     async def _tail(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:

@@ -1,8 +1,8 @@
 """Reading stored messages without a consumer: by sequence, the last of a subject, pages of a subject.
 
 JetStream's direct get, batched, over one callback inbox. Any replica may answer, so on a replicated stream an
-answer can be a moment behind; whoever must not miss what was just written checks the sequence it got, or asks
-the leader (`next_from_leader`).
+answer can be a moment behind; whoever must not miss what was just written checks the sequence it got and looks
+again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from nats.aio.subscription import Subscription
 
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.errors import KernelError, Permanent, Retryable
-from runlane.kernel.jetstream import API, MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, api
+from runlane.kernel.jetstream import API, STREAM_NOT_FOUND, ApiError, api
 from runlane_contracts.headers import NATS_LAST_SEQUENCE, NATS_SEQUENCE, NATS_SUBJECT, NATS_TIME_STAMP
 
 PAGE_MESSAGES = 1024
@@ -157,19 +157,6 @@ class DirectReader:
                 query["seq"] = answer.messages[-1].seq + 1
                 query["up_to_seq"] = answer.up_to_seq or up_to_seq
         return found
-
-    async def next_from_leader(self, stream: str, subject: str, start_seq: int) -> StoredMessage | None:
-        """The first message of a subject at or after a sequence, as the stream's leader has it: never behind."""
-        query = {"seq": max(1, start_seq), "next_by_subj": subject}
-        try:
-            answer = await api(
-                self._connection, f"STREAM.MSG.GET.{stream}", query, answer=_LeaderAnswer, timeout_s=self._timeout_s
-            )
-        except ApiError as exc:
-            if exc.err_code == MESSAGE_NOT_FOUND:
-                return None
-            raise
-        return _stored_of_leader(answer.message)
 
     async def stream_state(self, stream: str) -> StreamState:
         """What the stream holds, and its epoch. A stream that does not exist is `Retryable`: it may be coming."""
@@ -340,27 +327,6 @@ class _State(Struct, frozen=True):
 class _StreamInfo(Struct, frozen=True):
     created: str
     state: _State
-
-
-class _LeaderMessage(Struct, frozen=True):
-    subject: str
-    seq: int
-    time: str
-    data: str = ""
-    hdrs: str = ""
-
-
-class _LeaderAnswer(Struct, frozen=True):
-    message: _LeaderMessage
-
-
-def _stored_of_leader(message: _LeaderMessage) -> StoredMessage:
-    headers: dict[str, str] = {}
-    for line in base64.b64decode(message.hdrs).decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip()] = value.strip()
-    return StoredMessage(message.subject, message.seq, time_ns(message.time), headers, base64.b64decode(message.data))
 
 
 def _epoch(stream: str, created: str) -> str:

@@ -127,19 +127,21 @@ class NatsEventLog:
 
         None: nobody yet, so another publish of this run is still on its way (three replicas say so) and it has
         to be asked again. Exactly one message can follow `after`, however many came since: comparing it, and not
-        the run's last one, is right even if others have written in the meantime. The leader is asked, since a
-        replica may be behind.
+        the run's last one, is right even if others have written in the meantime.
         """
         await self._check_epoch(stream, after)
-        message = await self._direct.next_from_leader(stream, subject, after.stream_seq + 1)
-        if message is None:
-            if conflict.current_seq is None:
-                return None
-            self._direct.forget_epoch(stream)  # the run is behind `after`: it is not that stream any more
-            raise conflict
-        if message.headers.get(names.COMMIT_ID) == commit.commit_id:
-            return Position(await self._direct.epoch(stream), message.seq, commit.last_sequence)
-        raise Conflict(f"{subject}: another commit follows {after.stream_seq}", current_seq=message.seq)
+        page = await self._direct.page(stream, subject, after.stream_seq + 1, max_messages=1)
+        if page.messages:
+            message = page.messages[0]
+            if message.headers.get(names.COMMIT_ID) == commit.commit_id:
+                return Position(await self._direct.epoch(stream), message.seq, commit.last_sequence)
+            raise Conflict(f"{subject}: another commit follows {after.stream_seq}", current_seq=message.seq)
+        if conflict.current_seq is None:
+            return None
+        if conflict.current_seq > after.stream_seq:
+            raise Retryable(f"{stream}: a replica is behind", retry_after_s=0.1)
+        self._direct.forget_epoch(stream)  # the run is behind `after`: it is not that stream any more
+        raise conflict
 
     async def _check_epoch(self, stream: str, after: Position) -> None:
         if after.epoch:

@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import monotonic
 from weakref import WeakValueDictionary
 
 from runlane.kernel.clock import NewId, Now
@@ -69,7 +70,6 @@ class RunLog:
         self._queue: deque[_Transaction] = deque()
         self._driver: asyncio.Task[None] | None = None
         self._busy = asyncio.Lock()
-        self._loop = asyncio.get_running_loop()
         self._synced_at = float("-inf")
         self._stale = True
 
@@ -94,10 +94,10 @@ class RunLog:
         """
         if len(self._queue) >= MAX_QUEUED:
             raise Retryable(f"{len(self._queue)} transactions wait on {self.address.run_id}")
-        written: asyncio.Future[Written] = self._loop.create_future()
-        self._queue.append(_Transaction(decide, lease_epoch, actor, written, self._loop.time()))
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Transaction(decide, lease_epoch, actor, written, monotonic()))
         if self._driver is None:
-            self._driver = self._loop.create_task(self._drive())
+            self._driver = asyncio.create_task(self._drive())
         return await written
 
     async def append(
@@ -214,43 +214,8 @@ class RunLog:
         group.restart(self.lifecycle, self.position)
         return self.position != before
 
-<<<<<<< HEAD
     def _place(self, group: "_Group", transaction: "_Transaction", drafts: Sequence[FactDraft]) -> bool:
         if group.facts and len(group.facts) + len(drafts) > MAX_FACTS_PER_COMMIT:
-=======
-        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a
-        commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to write,
-        counts when the log was read after the question was asked; else the round is doubtful.
-        """
-        planned = _Round(self.lifecycle)
-        for one in list(self._waiting):
-            if one.answer.done():
-                self._waiting.remove(one)
-                continue
-            if planned.doubtful or not self._fits(planned, one):
-                break
-        return planned
-
-    def _fits(self, planned: _Round, one: _Transaction) -> bool:
-        """Decide one transaction and take it into the round; False when the commit is full."""
-        if planned.taken and not planned.forked and planned.facts:
-            planned.state = planned.state.fork()
-            planned.state.evolve(planned.facts)
-            planned.forked = True
-        try:
-            drafts = one.decide(planned.state)
-            size = sum(len(bytes(draft.payload)) + ENVELOPE_BYTES for draft in drafts)
-            _bound(len(drafts), size)
-        except Exception as exc:  # noqa: BLE001 - a refusal, or a fault of `decide`: its caller's, nobody else's
-            planned.doubtful = self._looks <= one.asked_at
-            planned.refused.append((one, exc))
-            return True
-        if not drafts and self._looks <= one.asked_at:
-            planned.doubtful = True
-            return True
-        too_many = len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT
-        if planned.facts and (too_many or planned.size + size > MAX_COMMIT_BYTES):
->>>>>>> main
             return False
         facts = place(
             group.state,
@@ -277,7 +242,7 @@ class RunLog:
             first_sequence=group.facts[0].sequence,
             facts=tuple(group.facts),
         )
-        began = self._loop.time()
+        began = monotonic()
         try:
             position = await self._log.commit(commit, after=self.position)
         except Conflict:
@@ -295,7 +260,7 @@ class RunLog:
 
     async def _refresh(self) -> None:
         """Read what is new; everything, if nothing is known or the stream was made anew."""
-        began = self._loop.time()
+        began = monotonic()
         try:
             await self._read_new()
         except StreamReplaced:

@@ -1,25 +1,21 @@
 """How frames get onto one connection: what a watcher needs of HTTP, and not more.
 
-Under uvicorn with `WatchProtocol` a watcher writes straight to the transport: frames that a thousand watchers
-share are handed over as one object, never copied per connection, and no second task waits for the disconnect.
+Under `hosting.http_server` a watcher writes straight to the transport: frames that a thousand watchers share are
+handed over as one object, never copied per connection, and no second task waits for the disconnect.
 Any other ASGI server works as well, through `send` and `receive`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from runlane.hosting.http_protocol import EXTENSION, TransportProtocol
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-
-EXTENSION = "runlane.watch"
-WRITE_BUFFER_BYTES = 32 * 1024
-"""What may wait in user space per connection before its watcher has to wait."""
 
 
 class ConnectionLost(Exception):
@@ -87,57 +83,27 @@ class Connection(Protocol):
         ...
 
 
-class WatchProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, which also lets a watcher reach its transport."""
-
-    watcher: Callable[[], None] | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Bound what a connection buffers."""
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        super().connection_made(transport)
-
-    def on_message_begin(self) -> None:
-        """Offer this connection to the application."""
-        super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: cast("dict[object, object]", self)}
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the watcher at once."""
-        super().connection_lost(exc)
-        self._tell()
-
-    def resume_writing(self) -> None:
-        """Tell the watcher that there is room."""
-        super().resume_writing()
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.watcher is not None:
-            self.watcher()
-
-
 async def open_connection(
     scope: Scope, receive: Receive, send: Send, headers: Headers, *, wake: Callable[[], None], stall_s: float
 ) -> "Connection":
     """Begin a streamed response. `wake` is called when there is room again, or the client is gone."""
     protocol = (scope.get("extensions") or {}).get(EXTENSION)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if isinstance(protocol, WatchProtocol) and protocol.cycle.chunked_encoding:
+    if isinstance(protocol, TransportProtocol) and protocol.cycle.chunked_encoding:
         return TransportConnection(protocol, send, wake)
     return AsgiConnection(receive, send, wake, stall_s)
 
 
 class TransportConnection:
-    """Writes to the transport of a `WatchProtocol`."""
+    """Writes to the transport of a `TransportProtocol`."""
 
     __slots__ = ("_protocol", "_send", "_transport")
 
-    def __init__(self, protocol: WatchProtocol, send: Send, wake: Callable[[], None]) -> None:
+    def __init__(self, protocol: TransportProtocol, send: Send, wake: Callable[[], None]) -> None:
         self._protocol = protocol
         self._transport = protocol.transport
         self._send = send
-        protocol.watcher = wake
+        protocol.listener = wake
 
     @property
     def lost(self) -> bool:
@@ -172,7 +138,7 @@ class TransportConnection:
 
     async def finish(self) -> None:
         """See `Connection.finish`."""
-        self._protocol.watcher = None
+        self._protocol.listener = None
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
@@ -180,7 +146,7 @@ class TransportConnection:
         if self.lost:
             return
         gone = asyncio.Event()
-        self._protocol.watcher = lambda: gone.set() if self._protocol.cycle.disconnected else None
+        self._protocol.listener = lambda: gone.set() if self._protocol.cycle.disconnected else None
         if chunk is not None:
             self._transport.write(chunk.framed + b"0\r\n\r\n")
             self._transport.close()  # after what is buffered, if the client ever takes it
@@ -223,23 +189,25 @@ class AsgiConnection:
 
     async def write(self, chunk: Chunk) -> None:
         """See `Connection.write`."""
+        await self._put(chunk.data, more_body=True)
+
+    async def finish(self) -> None:
+        """See `Connection.finish`."""
+        await self._put(b"", more_body=False)
+
+    async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
+        """See `Connection.part`: there is no way around `send`."""
+
+    async def _put(self, body: bytes, *, more_body: bool) -> None:
         if self.lost:
             raise ConnectionLost
         try:
             async with asyncio.timeout(self._stall_s):
-                await self._send({"type": "http.response.body", "body": chunk.data, "more_body": True})
+                await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
         except TimeoutError:
             raise Stalled from None
         except OSError as exc:
             raise ConnectionLost from exc
-
-    async def finish(self) -> None:
-        """See `Connection.finish`."""
-        async with asyncio.timeout(self._stall_s):
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
-        """See `Connection.part`: there is no way around `send`."""
 
     async def watch_disconnect(self) -> None:
         """Wait until the client is gone; then say so."""

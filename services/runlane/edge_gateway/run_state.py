@@ -7,7 +7,6 @@ import msgspec
 
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.view import View, ViewFact
-from runlane.read_store import Loaded
 from runlane_contracts import codec
 from runlane_contracts.cursor import REDUCER_VERSION, Position
 from runlane_contracts.reducer import TERMINAL_STATUS, State, checksum, initial_state, reduce
@@ -17,10 +16,32 @@ FOLD_PAGE_BYTES = 512 * 1024
 NOTHING_FOLDED = Position("", 0, 0)
 
 
+class Folded(Protocol):
+    """A state and the position it was folded through."""
+
+    @property
+    def state(self) -> State:
+        """The fold. Its owner may change it."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """The place after the last fact in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """State folded through a position."""
+
+    state: State
+    position: Position
+
+
 class FoldedStates(Protocol):
     """What is folded already. The read store, in production."""
 
-    async def load(self, run: RunAddress) -> Loaded | None:
+    async def load(self, run: RunAddress) -> Folded | None:
         """The last state that was kept of a run, or None. Raises Retryable."""
         ...
 
@@ -28,7 +49,7 @@ class FoldedStates(Protocol):
 class NothingFolded:
     """No read store: every state is folded from the first fact on."""
 
-    async def load(self, run: RunAddress) -> Loaded | None:  # noqa: ARG002
+    async def load(self, run: RunAddress) -> Folded | None:  # noqa: ARG002
         """Nothing, always."""
         return None
 
@@ -40,7 +61,7 @@ class RunStates:
         self._view = view
         self._folded = folded
 
-    async def at_least(self, run: RunAddress, sequence: int) -> Loaded:
+    async def at_least(self, run: RunAddress, sequence: int) -> StateAt:
         """The state after at least the facts 1…`sequence`, which the view holds; cheaper than exactly those.
 
         Raises:
@@ -48,11 +69,9 @@ class RunStates:
             Retryable: one of them does not answer.
         """
         kept = await self._folded.load(run)
-        if kept is None:
-            kept = _nothing(run)
-        return await self._fold(run, kept, sequence)
+        return await self._fold(run, _nothing(run) if kept is None else kept, sequence)
 
-    async def at(self, run: RunAddress, sequence: int) -> Loaded:
+    async def at(self, run: RunAddress, sequence: int) -> StateAt:
         """The state after exactly the facts 1…`sequence`, which the view holds. Raises as `at_least` does."""
         kept = await self._folded.load(run)
         if kept is None or kept.position.sequence > sequence:
@@ -85,7 +104,7 @@ class RunStates:
                     status.apply(fact)
         return status
 
-    async def _fold(self, run: RunAddress, kept: Loaded, through: int) -> Loaded:
+    async def _fold(self, run: RunAddress, kept: Folded, through: int) -> StateAt:
         state, position = kept.state, kept.position
         history = History(self._view, run, position)
         while position.sequence < through:
@@ -99,12 +118,12 @@ class RunStates:
                 sequence = min(commit.last_sequence, through)
                 position = Position(commit.epoch, commit.stream_seq, sequence)
                 if sequence == through:
-                    return Loaded(state, position)
-        return Loaded(state, position)
+                    return StateAt(state, position)
+        return StateAt(state, position)
 
 
-def _nothing(run: RunAddress) -> Loaded:
-    return Loaded(initial_state(run.tenant_id, run.run_id), NOTHING_FOLDED)
+def _nothing(run: RunAddress) -> StateAt:
+    return StateAt(initial_state(run.tenant_id, run.run_id), NOTHING_FOLDED)
 
 
 class RunStatus:
@@ -147,7 +166,7 @@ class EncodedSnapshot:
         return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())
 
 
-def encoded_snapshot(at: Loaded) -> EncodedSnapshot:
+def encoded_snapshot(at: StateAt) -> EncodedSnapshot:
     """Encode a state once for all its readers."""
     body = msgspec.json.encode({
         "state": at.state,

@@ -9,9 +9,9 @@ from support.runs import Story
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
+from runlane.edge_gateway.run_state import StateAt
 from runlane.edge_gateway.type_filter import type_filter
 from runlane.edge_gateway.watcher import WatchLimits
-from runlane.read_store import Loaded
 from runlane_contracts import events
 from runlane_contracts.cursor import Position
 from runlane_contracts.problems import Code
@@ -248,11 +248,11 @@ class KeptState:
     def __init__(self, story: Story) -> None:
         self._story = story
 
-    async def load(self, run: RunAddress) -> Loaded:
+    async def load(self, run: RunAddress) -> StateAt:
         state = initial_state(*run)
         for fact in self._story.facts:
             reduce(state, fact)
-        return Loaded(state, Position("e1", len(self._story.facts), len(self._story.facts)))
+        return StateAt(state, Position("e1", len(self._story.facts), len(self._story.facts)))
 
 
 async def test_a_hole_is_never_skipped_and_named_when_the_reader_comes_back() -> None:

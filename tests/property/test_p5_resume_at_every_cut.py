@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterator
 
 from hypothesis import Phase, given, settings, strategies as st
-from support.edge import Watching, edge
-from support.runs import Story
 
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
@@ -13,6 +11,8 @@ from runlane.edge_gateway.watcher import WatchLimits
 from runlane_contracts import events
 from runlane_contracts.envelope import Fact
 from runlane_contracts.subjects import RunAddress
+from support.edge import Watching, edge
+from support.runs import Story
 
 RUN = RunAddress("acme", "run_1")
 
@@ -51,7 +51,7 @@ def cursor_of(watching: Watching) -> str | None:
     rebuilt=st.booleans(),
     types=st.sampled_from([None, "task.*", "run.*,task.created"]),
 )
-def test_the_union_of_all_visits_is_the_log(
+def test_the_union_of_all_visits_is_the_log(  # noqa: PLR0917
     length, sizes, written_before, cuts, ring_bytes, page_bytes, lost, rebuilt, types
 ) -> None:
     story = a_run(length)
@@ -60,7 +60,9 @@ def test_the_union_of_all_visits_is_the_log(
     asyncio.run(_visit(view, batches, written_before, cuts, ring_bytes, page_bytes, rebuilt, types, story))
 
 
-async def _visit(view, batches, written_before, cuts, ring_bytes, page_bytes, rebuilt, types, story) -> None:
+async def _visit(  # noqa: PLR0917
+    view, batches, written_before, cuts, ring_bytes, page_bytes, rebuilt, types, story
+) -> None:
     hub_limits = HubLimits(ring_bytes=ring_bytes, page_bytes=page_bytes, sweep_s=0.01, linger_s=0.005, burst_bytes=500)
     limits = WatchLimits(page_bytes=page_bytes, burst_bytes=500, goodbye_s=1.0, stale_retry_s=0.001)
     waiting = list(batches)

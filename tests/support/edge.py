@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from runlane.edge_gateway.hub import HubLimits, Hubs, RunAbsent
+from runlane.edge_gateway.hub import HubLimits, Hubs
 from runlane.edge_gateway.memory_view import MemoryView
 from runlane.edge_gateway.meters import Meters
+from runlane.edge_gateway.presence import Presence
+from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.run_state import FoldedStates, NothingFolded, RunStates
-from runlane.edge_gateway.watch import Watches, watch_request
+from runlane.edge_gateway.watch import Watches
 from runlane.edge_gateway.watcher import WatchLimits
 from runlane.hosting.http import ProblemError
 from runlane_contracts.codec import decode_json
@@ -18,7 +20,7 @@ from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.subjects import RunAddress
 
 KEYS = CursorKeys(current="k1", keys={"k1": b"0123456789abcdef"})
-QUICK = WatchLimits(goodbye_s=0.5, stale_retry_s=0.001)
+QUICK = WatchLimits(goodbye_s=0.5, stale_retry_s=0.001, reauthorize_s=0.05)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ class Edge:
     watches: Watches
     meters: Meters
     tasks: asyncio.TaskGroup
+    presence: Presence
+    allowed: bool = True
 
     def watch(
         self, run: RunAddress, *, last_event_id: str | None = None, leave_after: int | None = None, hold: bool = False,
@@ -176,12 +180,15 @@ class Edge:
     ) -> None:
         try:
             request = watch_request(query, headers)
-            async with self.hubs.use(run) as hub:
-                await self.watches.serve(hub, request, {"type": "http"}, watching.receive, watching.send)
+            async with self.presence.hub(run, min_sequence=request.min_sequence) as hub:
+                await self.watches.serve(
+                    hub, request, {"type": "http"}, watching.receive, watching.send, still_allowed=self.still_allowed
+                )
         except ProblemError as exc:
             watching.problem = exc
-        except RunAbsent as exc:
-            watching.problem = ProblemError("run_not_found", str(exc))  # type: ignore[arg-type]
+
+    async def still_allowed(self) -> bool:
+        return self.allowed
 
 
 @asynccontextmanager
@@ -204,11 +211,9 @@ async def edge(
         Hubs(view=view, feed=view, states=states, limits=limits, meters=meters, jitter=jitter) as hubs,
         asyncio.TaskGroup() as tasks,
     ):
-        watches = Watches(
-            hubs, keys=KEYS, limits=watch_limits, meters=meters, jitter=jitter, max_watchers=max_watchers
-        )
+        watches = Watches(hubs, keys=KEYS, limits=watch_limits, meters=meters, jitter=jitter, max_watchers=max_watchers)
         async with watches.ticking(tick_s):
-            yield Edge(view, hubs, watches, meters, tasks)
+            yield Edge(view, hubs, watches, meters, tasks, Presence(view, hubs, wait_s=0.5))
 
 
 def sequences(frames: Sequence[Frame]) -> list[int]:

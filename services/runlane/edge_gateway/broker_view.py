@@ -125,17 +125,13 @@ class BrokerView:
         async def arrived(message: Any) -> None:
             deliver(message.data)
 
-        subscribed = await self._subscribe(
-            self._layout.subjects.preview_view(*run), arrived, PREVIEW_PENDING_BYTES
-        )
+        subscribed = await self._subscribe(self._layout.subjects.preview_view(*run), arrived, PREVIEW_PENDING_BYTES)
         await self._flush()  # nothing is asked afterwards, and nothing repairs what is missed
         return subscribed
 
     async def _subscribe(self, subject: str, arrived: Callable[[Any], Awaitable[None]], pending: int) -> "_Subscribed":
         try:
-            return _Subscribed(
-                await self._connection.nc.subscribe(subject, cb=arrived, pending_bytes_limit=pending)
-            )
+            return _Subscribed(await self._connection.nc.subscribe(subject, cb=arrived, pending_bytes_limit=pending))
         except Exception as exc:
             raise as_kernel_error(exc, subject) from exc
 

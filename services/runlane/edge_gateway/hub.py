@@ -89,6 +89,7 @@ class RunHub:
         self.users = 0
         self.previews: PreviewLane | None = None
         self.broken = False
+        self.closed = False
         self._owner = owner
         self._ring = CommitRing(owner.limits.ring_bytes)
         self._status: RunStatus | None = None
@@ -223,6 +224,7 @@ class RunHub:
 
     async def close(self) -> None:
         """Unsubscribe. May be called again."""
+        self.closed = True
         subscriptions = [one for one in (self._live, self._preview_live) if one is not None]
         self._live = self._preview_live = self.previews = None
         self._owner.ring_bytes -= self._counted_bytes
@@ -388,6 +390,8 @@ class Hubs:
     async def use(self, run: RunAddress) -> AsyncIterator[RunHub]:
         """The hub of a run, open. Raises RunAbsent, TooManyRuns, Retryable."""
         hub = await self._get(run)
+        while hub.closed:  # left again before it was our turn
+            hub = await self._get(run)
         hub.users += 1
         try:
             yield hub
@@ -434,8 +438,9 @@ class Hubs:
         asyncio.get_running_loop().call_later(delay_s, self._leave, hub)
 
     def _leave(self, hub: RunHub) -> None:
-        if hub.users or self._tasks is None:
+        if hub.users or hub.closed or self._tasks is None:
             return
+        hub.closed = True
         if self._hubs.get(hub.run) is hub:
             del self._hubs[hub.run]
             self.meters.hubs = len(self._hubs)

@@ -166,7 +166,7 @@ class EncodedSnapshot:
         return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())
 
 
-def encoded_snapshot(at: StateAt) -> EncodedSnapshot:
+def encoded_snapshot(at: Folded) -> EncodedSnapshot:
     """Encode a state once for all its readers."""
     body = msgspec.json.encode({
         "state": at.state,

@@ -2,17 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import cast, get_args
-from urllib.parse import parse_qsl
 
 from runlane.edge_gateway.connection import Receive, Scope, Send, open_connection
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.hub import Hubs, RunHub
 from runlane.edge_gateway.meters import Meters
+from runlane.edge_gateway.queries import WatchRequest, opened_cursor
 from runlane.edge_gateway.resume import (
     AheadOfView,
     AlreadyEnded,
@@ -26,13 +24,13 @@ from runlane.edge_gateway.resume import (
     outcome_of,
 )
 from runlane.edge_gateway.run_state import EncodedSnapshot
-from runlane.edge_gateway.type_filter import TypeFilter, TypeFilterInvalid, type_filter
+from runlane.edge_gateway.type_filter import TypeFilter
 from runlane.edge_gateway.view import ViewCommit
 from runlane.edge_gateway.watcher import Plan, Watcher, WatchLimits
 from runlane.hosting.http import ProblemError
-from runlane_contracts.cursor import CursorForeign, CursorInvalid, CursorKeys, Position
+from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.problems import Code
-from runlane_contracts.resume import EndReason, From
+from runlane_contracts.resume import EndReason
 
 AHEAD_WAIT_S = 2.0
 _HEADERS = [
@@ -40,65 +38,10 @@ _HEADERS = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
-_STARTS: frozenset[str] = frozenset(get_args(From))
 
 
-@dataclass(frozen=True, slots=True)
-class WatchRequest:
-    """The parameters of a watch, checked but for the cursor."""
-
-    types: TypeFilter
-    previews: bool = False
-    start: From | None = None
-    cursor: str | None = None
-    sticky: bool = False
-
-
-def watch_request(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> WatchRequest:
-    """Read query and headers. Raises ProblemError 400."""
-    params = query_params(query)
-    last_event_id = next((value for name, value in headers if name == b"last-event-id"), b"").decode("latin-1").strip()
-    start = params.get("from") or None
-    if start is not None and start not in _STARTS:
-        raise ProblemError(Code.INVALID_REQUEST, "from: one of start, snapshot, now")
-    previews = params.get("previews") or "false"
-    if previews not in {"true", "false"}:
-        raise ProblemError(Code.INVALID_REQUEST, "previews: true or false")
-    return WatchRequest(
-        types=types_param(params.get("types")),
-        previews=previews == "true",
-        start=cast("From | None", start),
-        cursor=last_event_id or params.get("cursor") or None,
-        sticky=bool(last_event_id),
-    )
-
-
-def query_params(query: bytes) -> dict[str, str]:
-    """The parameters in a query string; the last one wins. Raises ProblemError 400."""
-    try:
-        return dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=50, errors="strict"))
-    except ValueError as exc:
-        raise ProblemError(Code.INVALID_REQUEST, "the query string cannot be read") from exc
-
-
-def types_param(text: str | None) -> TypeFilter:
-    """The `types` parameter. Raises ProblemError 400."""
-    try:
-        return type_filter(text)
-    except TypeFilterInvalid as exc:
-        raise ProblemError(Code.INVALID_REQUEST, str(exc)) from exc
-
-
-def opened_cursor(encoder: FactFrames, cursor: str | None) -> Position | None:
-    """The position in a cursor. Raises ProblemError 422."""
-    if cursor is None:
-        return None
-    try:
-        return encoder.position(cursor)
-    except CursorForeign as exc:
-        raise ProblemError(Code.CURSOR_FOREIGN, str(exc)) from exc
-    except CursorInvalid as exc:
-        raise ProblemError(Code.CURSOR_INVALID, str(exc)) from exc
+StillAllowed = Callable[[], Awaitable[bool]]
+"""Whether the client's credentials still hold."""
 
 
 class Watches:
@@ -120,18 +63,19 @@ class Watches:
         self._meters = meters
         self._jitter = jitter
         self._max_watchers = max_watchers
-        self._watchers: set[Watcher] = set()
+        self._watchers: dict[Watcher, StillAllowed] = {}
         self._closing = False
         self._nobody = asyncio.Event()
 
     @asynccontextmanager
     async def ticking(self, every_s: float = 1.0) -> AsyncIterator[None]:
         """Heartbeats and deadlines, while the block lasts; then everybody is told to come back."""
-        ticker = self._hubs.start(self._tick(every_s))
+        tasks = [self._hubs.start(self._tick(every_s)), self._hubs.start(self._authorize_again())]
         try:
             yield
         finally:
-            ticker.cancel()
+            for task in tasks:
+                task.cancel()
             await self.shut_down()
 
     async def _tick(self, every_s: float) -> None:
@@ -141,6 +85,13 @@ class Watches:
             now = loop.time()
             for watcher in tuple(self._watchers):
                 watcher.tick(now)
+
+    async def _authorize_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.reauthorize_s)
+            for watcher, still_allowed in tuple(self._watchers.items()):
+                if not await still_allowed():
+                    watcher.stop(EndReason.UNAUTHORIZED)
 
     async def shut_down(self) -> None:
         """End every watch, each with its cursor; no new ones. Returns when they are gone, or it took too long."""
@@ -154,7 +105,14 @@ class Watches:
                     await self._nobody.wait()
 
     async def serve(
-        self, hub: RunHub, request: WatchRequest, scope: Scope, receive: Receive, send: Send
+        self,
+        hub: RunHub,
+        request: WatchRequest,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        still_allowed: StillAllowed,
     ) -> None:
         """Answer one watch of a run that exists. Raises ProblemError while nothing was sent yet."""
         if self._closing or len(self._watchers) >= self._max_watchers:
@@ -167,10 +125,12 @@ class Watches:
                 await _answer_nothing_more(send)
                 return
             watcher = Watcher(hub, plan, limits=self._limits, meters=self._meters, jitter=self._jitter())
-            await self._run(watcher, scope, receive, send)
+            await self._run(watcher, still_allowed, scope, receive, send)
 
-    async def _run(self, watcher: Watcher, scope: Scope, receive: Receive, send: Send) -> None:
-        self._watchers.add(watcher)
+    async def _run(
+        self, watcher: Watcher, still_allowed: StillAllowed, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._watchers[watcher] = still_allowed
         self._meters.watches += 1
         self._meters.watchers = len(self._watchers)
         try:
@@ -179,7 +139,7 @@ class Watches:
             )
             await watcher.run(connection)
         finally:
-            self._watchers.discard(watcher)
+            del self._watchers[watcher]
             if not self._watchers:
                 self._nobody.set()
             self._meters.watchers = len(self._watchers)

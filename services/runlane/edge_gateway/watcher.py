@@ -37,6 +37,7 @@ class WatchLimits:
     goodbye_s: float = 5.0
     lifetime_s: float = 0.0
     """0: no bound."""
+    reauthorize_s: float = 60.0
     preview_bytes: int = 16 * 1024
     burst_bytes: int = 32 * 1024
     page_bytes: int = 512 * 1024

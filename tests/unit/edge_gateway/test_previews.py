@@ -1,9 +1,6 @@
 """The preview lane: order, gaps, fates and what is counted."""
 
 import msgspec
-from support.edge import FrameParser, edge
-from support.eventually import eventually
-from support.runs import Story
 
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
@@ -12,6 +9,9 @@ from runlane_contracts import events
 from runlane_contracts.codec import encode
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch, PreviewSubject
 from runlane_contracts.subjects import RunAddress
+from support.edge import FrameParser, edge
+from support.eventually import eventually
+from support.runs import Story
 
 RUN = RunAddress("acme", "run_1")
 

@@ -2,10 +2,6 @@
 
 import asyncio
 
-from support.edge import KEYS, QUICK, edge
-from support.eventually import eventually
-from support.runs import Story
-
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
@@ -17,6 +13,9 @@ from runlane_contracts.cursor import Position
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import checksum, initial_state, reduce
 from runlane_contracts.subjects import RunAddress
+from support.edge import KEYS, QUICK, edge
+from support.eventually import eventually
+from support.runs import Story
 
 RUN = RunAddress("acme", "run_1")
 
@@ -368,3 +367,56 @@ async def test_the_page_of_a_client_that_stops_reading_is_read_again_later() -> 
         watching = gateway.watch(RUN, from_="start")
         await watching.until("synced")
         assert watching.sequences == list(range(1, len(story.facts) + 1))
+
+
+async def test_credentials_that_end_end_the_watch() -> None:
+    async with edge(stored(a_story())) as gateway:
+        watching = gateway.watch(RUN)
+        await watching.until("synced")
+        gateway.allowed = False
+        await watching.over()
+        assert watching.frames[-1].data["reason"] == "unauthorized"
+
+
+async def test_a_run_that_the_view_has_not_derived_yet_is_waited_for() -> None:
+    view = MemoryView()
+    view.fall_behind()
+    async with edge(view) as gateway:
+        watching = gateway.watch(RUN, from_="start")
+        await asyncio.sleep(0.05)
+        assert watching.problem is None
+        stored(a_story(), view=view)
+        view.catch_up()
+        await watching.until("synced")
+        assert watching.sequences
+
+
+async def test_no_such_run_is_said_only_when_the_view_has_derived_everything() -> None:
+    view = MemoryView()
+    async with edge(view) as gateway:
+        absent = gateway.watch(RUN)
+        await absent.over()
+        assert absent.problem is not None
+        assert absent.problem.code is Code.RUN_NOT_FOUND
+        view.fall_behind()
+        unknown = gateway.watch(RUN)
+        await unknown.over()
+        assert unknown.problem is not None
+        assert unknown.problem.code is Code.NOT_YET_VISIBLE
+
+
+async def test_a_watch_waits_for_the_sequence_it_is_asked_to_see() -> None:
+    story = a_story(1)
+    view = stored(story)
+    async with edge(view) as gateway:
+        watching = gateway.watch(RUN, min_sequence=str(len(story.facts) + 1))
+        await asyncio.sleep(0.05)
+        assert watching.frames == []
+        story.then(events.TurnStarted(turn_id="t1"))
+        view.store(RUN, story.facts[-1:])
+        await watching.until("synced")
+        assert watching.frames[0].data["baseline"]["sequence"] == len(story.facts)
+        never = gateway.watch(RUN, min_sequence="999")
+        await never.over()
+        assert never.problem is not None
+        assert never.problem.code is Code.NOT_YET_VISIBLE

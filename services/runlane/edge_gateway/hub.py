@@ -8,6 +8,7 @@ the view; a slow sweep finds what was missed at the end, where no gap would ever
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -355,6 +356,7 @@ class Hubs:
         self.history_slots = asyncio.Semaphore(limits.history_readers)
         self._jitter = jitter
         self._hubs: dict[RunAddress, RunHub] = {}
+        self._wanted: Counter[RunAddress] = Counter()
         self._opening: dict[RunAddress, asyncio.Task[RunHub | Exception]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._sweep_now = asyncio.Event()
@@ -389,10 +391,14 @@ class Hubs:
     @asynccontextmanager
     async def use(self, run: RunAddress) -> AsyncIterator[RunHub]:
         """The hub of a run, open. Raises RunAbsent, TooManyRuns, Retryable."""
-        hub = await self._get(run)
-        while hub.closed:  # left again before it was our turn
+        self._wanted[run] += 1
+        try:
             hub = await self._get(run)
-        hub.users += 1
+            hub.users += 1
+        finally:
+            self._wanted[run] -= 1
+            if not self._wanted[run]:
+                del self._wanted[run]
         try:
             yield hub
         finally:
@@ -439,6 +445,9 @@ class Hubs:
 
     def _leave(self, hub: RunHub) -> None:
         if hub.users or hub.closed or self._tasks is None:
+            return
+        if hub.run in self._wanted:  # somebody is about to take it
+            self._linger(hub)
             return
         hub.closed = True
         if self._hubs.get(hub.run) is hub:

@@ -7,13 +7,13 @@ import msgspec
 
 from runlane_contracts.commands import COMMANDS, LedgerStatus
 from runlane_contracts.envelope import Fact
-from runlane_contracts.lifecycle import STATUSES, FactDraft
+from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.problems import MEANINGS, Code, ProblemDocument
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
 
 Json = dict[str, Any]
-_TYPES = (Fact, FactDraft, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End)
+_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End)
 
 
 @cache
@@ -32,7 +32,7 @@ def document() -> Json:
         "paths": {**_runs(), **_commands(), **_producers(), **_service()},
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": {**components, "RunView": _RUN_VIEW, "LedgerEntry": _LEDGER_ENTRY},
+            "schemas": {**components, "RunView": _RUN_VIEW, "LedgerEntry": _LEDGER_ENTRY, "FactDraft": _FACT_DRAFT},
             "responses": {"Problem": _problem("What went wrong; `code` is stable.")},
         },
     }
@@ -70,6 +70,13 @@ _LEDGER_ENTRY: Json = _object(
     "command_id", "status",
     command_id=_ID, run_id=_ID, type=_TEXT, status={"type": "string", "enum": [one.value for one in LedgerStatus]},
     accepted_at=_TEXT, settled_at=_TEXT, applied_through=_CURSOR, rejection=_ANY,
+)  # fmt: skip
+
+_FACT_DRAFT: Json = _object(
+    "type",
+    type=_TEXT, payload={"type": "object"}, event_id=_ID, occurred_at=_TEXT, classification=_TEXT,
+    schema_version=_COUNT, actor={"type": "object"}, agent_id=_TEXT, task_id=_ID, turn_id=_ID, parent_id=_ID,
+    correlation_id=_TEXT, causation_ids=_list(_ID), traceparent=_TEXT,
 )  # fmt: skip
 
 

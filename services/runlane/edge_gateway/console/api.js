@@ -43,8 +43,8 @@ export class Api {
     return this.#get("/v1/approvals", { status: "waiting" }, signal);
   }
 
-  events(runId, { cursor = "", limit = 100, signal } = {}) {
-    return this.#get(`/v1/runs/${encodeURIComponent(runId)}/events`, { cursor, limit }, signal);
+  events(runId, { cursor = "", types = "", limit = 100, signal } = {}) {
+    return this.#get(`/v1/runs/${encodeURIComponent(runId)}/events`, { cursor, types, limit }, signal);
   }
 
   snapshot(runId, { atSequence, signal } = {}) {
@@ -108,6 +108,7 @@ async function readJson(response) {
   try {
     return parseJson(await response.text());
   } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Unreachable(error);
   }
 }

@@ -1,15 +1,25 @@
-/** One run in memory: state, overlay and the cursor of what was applied last. It outlives every connection. */
+/**
+ * One run in memory: state, overlay and the cursor of what was applied last. It outlives every connection.
+ *
+ * Beside the state it keeps the run's own facts (leases, pauses, …), which the state tells only the sum of.
+ */
 
 import { Overlay } from "./overlay.js";
 import { KNOWN_TYPES, adopt, checksum, initialState, isTerminal, mustUnderstand, reduce } from "./reducer.js";
 
-/** A fact of a family that must not be skipped has a type this page does not know: it is too old for this run. */
+/** The server says what this page is too old to understand and must not skip. */
 export class NotUnderstood extends Error {
-  constructor(fact) {
-    super(`${fact.type} at #${fact.sequence} is newer than this page; reload it`);
+  constructor(what) {
+    super(`${what} is newer than this page; reload it`);
     this.name = "NotUnderstood";
   }
 }
+
+// What the timeline tells of the run itself. How it began and ended has a place of its own.
+const TOLD = new Set([
+  "run.leased", "run.lease_lost", "run.started", "run.waiting", "run.resumed", "run.pause_requested", "run.paused",
+  "run.cancel_requested",
+]);
 
 export class RunModel {
   constructor(runId) {
@@ -18,8 +28,7 @@ export class RunModel {
     this.overlay = new Overlay();
     this.cursor = null;
     this.traceparent = null;
-    this.factsApplied = 0;
-    this.checksumAgreed = null; // what the last snapshot's checksum said: true, false, or not known
+    this.runFacts = new Map(); // sequence → fact, for the timeline
   }
 
   get sequence() {
@@ -39,15 +48,23 @@ export class RunModel {
     return Object.values(this.state.items).some((item) => item.retry_of === toolCallId);
   }
 
+  /** Remember a fact about the run as a whole; return its key in the timeline, or null when it has none. */
+  noteRunFact(fact) {
+    this.traceparent ??= fact.traceparent ?? null;
+    if (!TOLD.has(fact.type) || this.runFacts.has(fact.sequence)) return null;
+    this.runFacts.set(fact.sequence, fact);
+    return `run ${fact.sequence}`;
+  }
+
   /** Take a snapshot in place of what is known. Returns whether its checksum is that of its state, null if unknown. */
   async restore(frame, cursor) {
     const state = adopt(frame.state);
     const own = await checksum(state);
     this.state = state;
     this.overlay.clear();
+    this.runFacts.clear();
     this.cursor = cursor;
-    this.checksumAgreed = own === null ? null : own === frame.checksum;
-    return this.checksumAgreed;
+    return own === null ? null : own === frame.checksum;
   }
 
   /**
@@ -56,15 +73,17 @@ export class RunModel {
    * Throws `SequenceGap` or `NotUnderstood`; state and cursor are then as before.
    */
   apply(fact, cursor) {
-    if (!KNOWN_TYPES.has(fact.type) && mustUnderstand(fact.type)) throw new NotUnderstood(fact);
+    if (!KNOWN_TYPES.has(fact.type) && mustUnderstand(fact.type)) {
+      throw new NotUnderstood(`${fact.type} at #${fact.sequence}`);
+    }
     const before = this.sequence;
     const key = reduce(this.state, fact);
     this.cursor = cursor ?? this.cursor;
     if (this.sequence === before) return [];
-    this.factsApplied += 1;
-    this.traceparent ??= fact.traceparent ?? null;
+    const told = this.noteRunFact(fact);
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);
+    if (told !== null) changed.push(told);
     if (fact.type === "tool.requested" && fact.payload?.retry_of) changed.push(`tool:${fact.payload.retry_of}`);
     return changed;
   }

@@ -149,9 +149,10 @@ async def edge_server(directory: Path, *, layout: Layout = SMALL, **settings: An
     """A gateway on a free port, and a broker."""
     store_url = f"sqlite:///{directory}/read.sqlite"
     chosen = EdgeGatewaySettings(
-        **{"read_store_url": store_url, "command_gateway_url": None, "sweep_s": 0.2, "http_port": 0} | settings
+        **{"read_store_url": store_url, "command_gateway_url": None, "sweep_s": 0.2, "http_port": 0} | settings,
+        common=CommonSettings(log_streams=layout.log_streams, stream_max_bytes=layout.max_bytes),
+        access=ACCESS,
     )
-    common = CommonSettings(log_streams=layout.log_streams, stream_max_bytes=layout.max_bytes)
     async with nats_server(users=True, layout=layout) as server:
         operator = await _connect(server, "operator")
         await provision(operator, layout, now=utc_now)
@@ -164,7 +165,7 @@ async def edge_server(directory: Path, *, layout: Layout = SMALL, **settings: An
         ):
             await store.create()
             epoch = (await reader.stream_state(layout.log_stream_at(0))).epoch
-            async with serve(chosen, connections, common=common, access=ACCESS) as running:
+            async with serve(chosen, connections) as running:
                 assert running.asgi is not None
                 async with (
                     http_server(running.asgi) as address,

@@ -32,7 +32,6 @@ from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import Problems, application, bearer_token, json_response, problem_response
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.service import Running
-from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane.kernel.direct import DirectReader
 from runlane.read_store import ReadStore
 from runlane_contracts.problems import Code
@@ -42,17 +41,10 @@ NAME = "edge_gateway"
 
 
 @asynccontextmanager
-async def serve(
-    settings: EdgeGatewaySettings,
-    connections: Connections | None = None,
-    *,
-    common: CommonSettings | None = None,
-    access: AccessSettings | None = None,
-) -> AsyncIterator[Running]:
+async def serve(settings: EdgeGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve. Raises Retryable when the broker cannot be reached."""
-    layout = (common or CommonSettings()).layout
-    given = access or AccessSettings()
-    authorizer, keys, meters = ApiKeyAuthorizer.of_settings(given), given.signing_keys(), Meters()
+    layout, access, meters = settings.common.layout, settings.access, Meters()
+    authorizer, keys = ApiKeyAuthorizer.of_settings(access), access.signing_keys()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         connection = await enter(connection_of(NAME, connections))

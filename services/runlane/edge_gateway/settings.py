@@ -5,6 +5,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.watcher import WatchLimits
+from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane_contracts.streams import MAX_COMMIT_BYTES, MIB
 
 
@@ -13,6 +14,8 @@ class EdgeGatewaySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RUNLANE_EDGE_", frozen=True, extra="ignore", populate_by_name=True)
 
+    common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
+    access: AccessSettings = Field(default_factory=AccessSettings, description="Whose keys are let in.")
     http_host: str = Field(default="127.0.0.1", description="Where it listens.")
     http_port: int = Field(default=8420, ge=0, le=65_535, description="Its port; 0 takes a free one.")
     command_gateway_url: str | None = Field(

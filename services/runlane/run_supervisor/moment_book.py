@@ -5,7 +5,8 @@ changes nothing that is settled. Each write is a compare-and-set on the entry it
 successor of a follower that went away never overwrites what it had not seen.
 """
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -13,7 +14,9 @@ from typing import Protocol
 import msgspec
 
 from runlane.kernel.errors import Conflict
+from runlane.kernel.kv import Changes, Entry
 from runlane.kernel.lease import BucketEntry, run_of_key
+from runlane.run_supervisor.following import follow
 from runlane.run_supervisor.moments import Moments, decode_moments
 from runlane.run_supervisor.timetable import Key, Timetable
 from runlane_contracts.codec import encode
@@ -25,17 +28,6 @@ Change = Callable[[Moments], None]
 """Changes the moments of a run in place. Called again on what is there when somebody else wrote first."""
 
 
-class BucketChange(Protocol):
-    """What a watched bucket tells: a key's value, or None once it was deleted."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def revision(self) -> int: ...
-
-
 class MomentBucket(Protocol):
     """The few operations of a key-value bucket that the book needs."""
 
@@ -43,7 +35,7 @@ class MomentBucket(Protocol):
     async def create(self, key: str, value: bytes) -> int: ...
     async def update(self, key: str, value: bytes, revision: int) -> int: ...
     async def delete(self, key: str, revision: int | None = None) -> None: ...
-    def watch(self) -> AsyncIterator[BucketChange]: ...
+    def watch(self) -> AsyncGenerator[Changes, None]: ...
 
 
 @dataclass(slots=True)
@@ -72,15 +64,21 @@ class MomentBook:
         page = self._pages.get(run)
         return None if page is None else page.moments.next_at
 
-    async def mirror(self) -> None:
+    async def mirror(self, caught_up: asyncio.Event) -> None:
         """Follow the bucket, for ever: what is there now, then every change."""
-        async for change in self._bucket.watch():
-            run = run_of_key(change.key)
-            page = self._pages.get(run)
-            if page is not None and page.revision >= change.revision:
-                continue  # our own write, or older than it
-            moments = Moments() if change.value is None else _decode(change.value)
-            self._turn(run, moments, 0 if change.value is None else change.revision)
+        async for changes in follow(self._bucket.watch):
+            for entry in changes.entries:
+                self._learn(entry)
+            if changes.caught_up:
+                caught_up.set()
+
+    def _learn(self, entry: Entry) -> None:
+        run = run_of_key(entry.key)
+        page = self._pages.get(run)
+        if page is not None and page.revision >= entry.revision:
+            return  # our own write, or older than it
+        moments = Moments() if entry.deleted else _decode(entry.value)
+        self._turn(run, moments, 0 if entry.deleted else entry.revision)
 
     async def change(self, run: RunAddress, change: Change) -> None:
         """Change the moments of a run; durable when this returns. Raises Retryable."""

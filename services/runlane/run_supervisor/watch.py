@@ -1,17 +1,18 @@
 """Looks at runs whose moment came: leases that ran out, deadlines, questions nobody answered, runs nobody drives."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 from datetime import datetime, timedelta
 from typing import Protocol
 
-import msgspec
-
 from runlane.kernel.clock import Now
+from runlane.kernel.kv import Changes, Entry
 from runlane.kernel.lease import LeaseDesk, decode_lease, run_of_key
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.run_supervisor import machine, moments
 from runlane.run_supervisor.dispatch import Dispatcher
-from runlane.run_supervisor.moment_book import BucketChange, MomentBook
+from runlane.run_supervisor.following import follow
+from runlane.run_supervisor.moment_book import MomentBook
 from runlane.run_supervisor.recovery import GiveUp, HandOut, Hold, Leave, recover
 from runlane.run_supervisor.timetable import Key, Timetable
 from runlane_contracts.codec import parse_timestamp
@@ -25,7 +26,7 @@ LOOK_AGAIN_S = 0.5
 class WatchedBucket(Protocol):
     """A bucket that tells its changes."""
 
-    def watch(self) -> AsyncIterator[BucketChange]: ...
+    def watch(self) -> AsyncGenerator[Changes, None]: ...
 
 
 class LeaseWatch:
@@ -38,24 +39,23 @@ class LeaseWatch:
     def __len__(self) -> int:
         return len(self._epochs)
 
-    async def mirror(self) -> None:
+    async def mirror(self, caught_up: asyncio.Event) -> None:
         """Follow the bucket, for ever: what is there now, then every change."""
-        async for change in self._bucket.watch():
-            run = run_of_key(change.key)
-            expires_at = self._learn(run, change.value)
-            self._timetable.set(Key(LEASE, run), expires_at)
+        async for changes in follow(self._bucket.watch):
+            for entry in changes.entries:
+                run = run_of_key(entry.key)
+                self._timetable.set(Key(LEASE, run), self._learn(run, entry))
+            if changes.caught_up:
+                caught_up.set()
 
-    def _learn(self, run: RunAddress, value: bytes | None) -> datetime | None:
-        if value is None:
+    def _learn(self, run: RunAddress, entry: Entry) -> datetime | None:
+        """When the lease runs out; None: there is none any more."""
+        if entry.deleted:
             self._epochs.pop(run, None)
             return None
-        try:
-            lease = decode_lease(value)
-            expires_at = parse_timestamp(lease.expires_at)
-        except (msgspec.MsgspecError, ValueError):
-            return None
+        lease = decode_lease(entry.value)
         self._epochs[run] = lease.lease_epoch
-        return expires_at
+        return parse_timestamp(lease.expires_at)
 
     async def look(self, run: RunAddress) -> datetime | None:
         """The lease's time is over: say so in the log, unless it was renewed meanwhile. Raises Retryable."""

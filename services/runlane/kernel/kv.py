@@ -15,7 +15,7 @@ from msgspec import Struct
 from runlane.kernel.clock import NewId, new_id
 from runlane.kernel.direct import DirectReader, StoredMessage
 from runlane.kernel.errors import Conflict, Overloaded, Permanent, Retryable
-from runlane.kernel.nats_event_log import Publisher
+from runlane.kernel.publisher import Publisher
 from runlane.kernel.tail import Tail
 
 OPERATION = "KV-Operation"

@@ -199,7 +199,7 @@ class EachConsumer(DurableConsumer):
     the acknowledgement wait is reported as in progress, so it is not given to somebody else.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each by name
         self,
         connection: Connection,
         spec: ConsumerSpec,

@@ -62,7 +62,7 @@ class _Supervisor:
         self._publisher = WindowedPublisher(connection)
         self._direct = DirectReader(connection)
         self._run_logs = RunLogs(
-            NatsEventLog(self._publisher, self._direct, layout),
+            NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct),
             now=now,
             new_id=new_id,
             max_runs=settings.max_open_runs,

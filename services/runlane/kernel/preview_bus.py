@@ -158,7 +158,11 @@ def _merge(earlier: Preview, later: Preview) -> Preview | None:
     """One fragment that stands for both, or None where they must stay apart."""
     if later.fate is not None or earlier.fate is not None or earlier.operation != later.operation:
         return None
-    if earlier.subject != later.subject or earlier.encoding != later.encoding or earlier.lease_epoch != later.lease_epoch:
+    if (
+        earlier.subject != later.subject
+        or earlier.encoding != later.encoding
+        or earlier.lease_epoch != later.lease_epoch
+    ):
         return None
     if later.first_seq != earlier.preview_seq + 1:
         return None  # a fragment is missing in between; the receiver must see that

@@ -103,7 +103,8 @@ def _bounded_validator() -> Any:
         return evaluate
 
     keywords = Draft202012Validator.VALIDATORS | _OURS
-    return validators.extend(Draft202012Validator, {name: counted(keyword) for name, keyword in keywords.items()})
+    bounded = {name: counted(keyword) for name, keyword in keywords.items()}
+    return validators.extend(Draft202012Validator, bounded)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _pattern(validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:

@@ -114,7 +114,7 @@ class WriteSide:
         stack = AsyncExitStack()
         await stack.enter_async_context(connections)
         await stack.enter_async_context(
-            serve_supervisor(RunSupervisorSettings(**settings), connections, common=self.common)
+            serve_supervisor(RunSupervisorSettings(common=self.common, **settings), connections)
         )
         self._supervisor = stack
 
@@ -141,8 +141,8 @@ async def write_side(
             if supervisor:
                 await side.start_supervisor()
             try:
-                settings = CommandGatewaySettings(**gateway)
-                async with serve_gateway(settings, connections, common=common, access=access) as running:
+                settings = CommandGatewaySettings(common=common, access=access, **gateway)
+                async with serve_gateway(settings, connections) as running:
                     side.app = running.asgi
                     yield side
             finally:

@@ -24,7 +24,6 @@ from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.service import Running
-from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane.kernel.clock import new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
@@ -43,19 +42,12 @@ NAME = "command_gateway"
 
 
 @asynccontextmanager
-async def serve(
-    settings: CommandGatewaySettings,
-    connections: Connections | None = None,
-    *,
-    common: CommonSettings | None = None,
-    access: AccessSettings | None = None,
-) -> AsyncIterator[Running]:
+async def serve(settings: CommandGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve."""
-    layout = (common or CommonSettings()).layout
-    given = access or AccessSettings()
-    authorizer = ApiKeyAuthorizer.of_settings(given)
+    layout = settings.common.layout
+    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     async with connection_of(NAME, connections) as connection:
-        gateway = _Gateway(settings, connection, layout, authorizer, given.signing_keys())
+        gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
         async with asyncio.TaskGroup() as tasks:
             await gateway.start(tasks)
             yield Running(

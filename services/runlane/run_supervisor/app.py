@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
-from runlane.hosting.settings import CommonSettings
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer, EachConsumer
@@ -37,12 +36,11 @@ async def serve(
     settings: RunSupervisorSettings,
     connections: Connections | None = None,
     *,
-    common: CommonSettings | None = None,
     now: Now = utc_now,
     new_id: NewId = new_id,
 ) -> AsyncIterator[Running]:
     """The supervisor, deciding. Everything that came due while none ran is being looked at."""
-    layout = (common or CommonSettings()).layout
+    layout = settings.common.layout
     async with connection_of(NAME, connections) as connection:
         supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
         async with asyncio.TaskGroup() as tasks:

@@ -3,11 +3,15 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from runlane.hosting.settings import CommonSettings
+
 
 class RunSupervisorSettings(BaseSettings):
     """Frozen; the unit is in the name."""
 
     model_config = SettingsConfigDict(env_prefix="RUNLANE_RUN_SUPERVISOR_", frozen=True, extra="ignore")
+
+    common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
 
     command_concurrency: int = Field(
         default=32, ge=1, le=512, description="Runs whose commands are applied at the same time; one at a time each."

@@ -54,7 +54,7 @@ class Client:
         assert reply.status_code == 201, reply.text
         return int(reply.json()["lease_epoch"])
 
-    async def append(self, run_id: str, lease_epoch: int, *events: dict[str, Any], **extra: Any) -> list[dict[str, Any]]:
+    async def append(self, run_id: str, lease_epoch: int, *events: Any, **extra: Any) -> list[dict[str, Any]]:
         reply = await self.post_events(run_id, lease_epoch, *events, **extra)
         assert reply.status_code == 200, reply.text
         return list(reply.json()["events"])

@@ -4,6 +4,7 @@ import asyncio
 
 from support.write_side import WriteSide, a_waiting_run, fact, problem, resolve
 
+
 async def test_a_decision_is_applied_once_and_a_late_one_learns_the_first(side: WriteSide) -> None:
     me = side.client()
     run_id, _ = await a_waiting_run(me)

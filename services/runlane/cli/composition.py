@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
 from runlane.command_gateway import app as command_gateway
@@ -40,25 +38,6 @@ if TYPE_CHECKING:
 
 INSTANCE = "up"
 StartDemo = Callable[[str, str], None]
-Mounts = Sequence[tuple[Sequence[Route], ASGIApp]]
-
-
-class OneDoor:
-    """One application for both gateways: a request goes to the first that has a route for its path and method."""
-
-    def __init__(self, mounts: Mounts, fallback: ASGIApp) -> None:
-        self._mounts, self._fallback = mounts, fallback
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        await self._for(scope)(scope, receive, send)
-
-    def _for(self, scope: Scope) -> ASGIApp:
-        if scope["type"] == "http":
-            for routes, app in self._mounts:
-                if any(route.matches(scope)[0] is Match.FULL for route in routes):
-                    return app
-        return self._fallback
 
 
 async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, options: "Options") -> None:
@@ -91,7 +70,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -> list[Service]:
     store = state.read_store_url
     command = CommandGatewaySettings(common=common, access=access)
-    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store)
+    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store, command_gateway_url=None)
     fold = ProjectorSettings(common=common, read_store_url=store)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
@@ -104,12 +83,9 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -
     ]
 
 
-def _sites(running: Sequence[Running], _desk: HealthDesk, options: "Options") -> list[Site]:
+def _sites(running: Sequence[Running], desk: HealthDesk, options: "Options") -> list[Site]:
     by_name = {one.name: one for one in running}
-    writes, reads = by_name[command_gateway.NAME].asgi, by_name[edge_gateway.NAME].asgi
-    assert writes is not None  # noqa: S101 - both gateways serve HTTP
-    assert reads is not None  # noqa: S101
-    door = OneDoor([(writes.routes, writes)], reads)
+    door = edge_gateway.joined(by_name[edge_gateway.NAME].asgi, by_name[command_gateway.NAME].asgi, desk)
     return [Site(door, HttpAddress(options.host, options.port))]
 
 

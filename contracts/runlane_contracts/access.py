@@ -220,10 +220,9 @@ def _inform(*streams: str) -> Iterable[str]:
 
 
 def _read(*streams: str) -> Iterable[str]:
-    """Content by direct get, or from the leader. The selector is in the body, so this is the whole stream."""
+    """Content by direct get. The selector is in the body, so this is the whole stream."""
     for stream in streams:
         yield f"{API}.STREAM.INFO.{stream}"
-        yield f"{API}.STREAM.MSG.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}.>"
 

@@ -116,7 +116,7 @@ async def run(
             await _drain(process.services, settings.drain_deadline_s)
         log.info("stopped", extra={"event": LogEvent.SERVICE_STOPPED})
 
-    def announce() -> None:
+    async def announce() -> None:  # a plain function would run in a thread
         if process is not None:
             log.info("started", extra={"event": LogEvent.SERVICE_STARTED, "services": _names(process.services)})
             if on_ready is not None:

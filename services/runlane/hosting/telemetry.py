@@ -21,6 +21,7 @@ from opentelemetry.trace import Span, Tracer
 
 from runlane.hosting.exposition import exposition
 from runlane.hosting.settings import CommonSettings
+from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import timestamp_of_ns
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.telemetry import SCOPE, Attribute, Metric
@@ -152,12 +153,13 @@ def configure_logging(settings: CommonSettings, service: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    for noisy in ("nats", "nats.aio.client", "faststream", "uvicorn", "uvicorn.error", "opentelemetry", "httpx"):
+    for noisy in ("nats", "nats.aio.client", "faststream", "opentelemetry", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # what it would say has been said by `Problems`
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line. Of an exception: where it was, not its text, which may quote what was handled."""
 
     def __init__(self, service: str, instance: str) -> None:
         super().__init__()
@@ -173,24 +175,26 @@ class JsonLines(logging.Formatter):
             **self._fixed,
             **_fields(record),
         }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = trace_of(record.exc_info[1])
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
 class TextLines(logging.Formatter):
-    """For people."""
+    """One line for people."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the trace of an exception below it."""
+        """The line."""
         at = self.formatTime(record, "%H:%M:%S")
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
         line = f"{at} {record.levelname.lower():7} {self._service}: {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if record.exc_info and record.exc_info[1] is not None:
+            line += f" ({trace_of(record.exc_info[1])})"
+        return line
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

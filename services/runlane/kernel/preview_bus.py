@@ -168,7 +168,7 @@ def _merge(earlier: Preview, later: Preview) -> Preview | None:
         return None  # a fragment is missing in between; the receiver must see that
     coalesced = Coalesced(
         first_seq=earlier.first_seq, last_seq=later.preview_seq, source_count=_sources(earlier) + _sources(later),
-        truncated=bool((earlier.coalesced and earlier.coalesced.truncated) or (later.coalesced and later.coalesced.truncated)),
+        truncated=any(one.coalesced is not None and one.coalesced.truncated for one in (earlier, later)),
     )  # fmt: skip
     if later.operation == "latest_value":
         return msgspec.structs.replace(later, coalesced=coalesced)

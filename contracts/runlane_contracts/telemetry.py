@@ -42,6 +42,10 @@ class Metric(StrEnum):
     HTTP_REQUESTS = "runlane_http_requests_total"
     HTTP_DURATION = "runlane_http_request_duration_seconds"
     WATCHERS = "runlane_watchers"
+    WATCHES = "runlane_watches_total"
+    WATCHED_RUNS = "runlane_watched_runs"
+    VIEW_REPAIRS = "runlane_view_repairs_total"
+    HISTORY_PAGES = "runlane_history_pages_total"
     READY = "runlane_ready"
     UP = "runlane_up_info"
 

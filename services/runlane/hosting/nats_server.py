@@ -332,8 +332,26 @@ class EmbeddedServer:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Until the process has ended."""
+    if sys.platform == "linux":
+        await _told_by_the_kernel(process)
     while process.poll() is None:  # noqa: ASYNC110  the portable way to wait for a process without a thread
         await asyncio.sleep(0.01)
+
+
+async def _told_by_the_kernel(process: subprocess.Popen[bytes]) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return  # an old kernel, or it is gone already
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        if process.poll() is None:
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:

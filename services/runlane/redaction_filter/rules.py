@@ -169,14 +169,12 @@ _NAME = rf"(?:{_NAMES}|(?:(?<![A-Za-z0-9_.-])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{{2
 _QUOTE = r"""(?:\\{0,3}["']|%22)?"""
 _IS = r"\s{0,8}(?:=>|:=|==?|:|%3[AaDd])\s{0,8}"
 _IS_NEAR = r"[^:=%]{0,16}(?:[:=]|%3[AaDd])"
-_GATED_NAME = f"(?i)(?:{_NAMES}|token)"
-_NAMED = _GATED_NAME + _IS_NEAR
 # A bare value: up to a space, a quote, a bracket or an `&`, also where those are URL-encoded.
 _NOT_BARE = r"""\s"'\\,;&<>(){}\[\]|`$%"""
-_BARE_VALUE = (
-    rf"(?=[^{_NOT_BARE}0-9]{{0,64}}+(?:[0-9]|%(?!2[26])))"
-    rf"(?:[^{_NOT_BARE}]|%(?!2[26])){{8,}}"
-)
+_PERCENT = "%(?=[^2]|2[^26])"
+_BARE_VALUE = rf"(?=[^{_NOT_BARE}0-9]{{0,64}}+(?:[0-9]|{_PERCENT}))(?:[^{_NOT_BARE}]|{_PERCENT}){{8,}}"
+_GATED_NAME = f"(?i)(?:{_NAMES}|token)"
+_NAMED = _GATED_NAME + _IS_NEAR
 
 _AWS = rf"(?:aws|amazon|secret)[_. -]?(?:secret)?[_. -]?(?:access)?[_. -]?key{_QUOTE}{_IS}{_QUOTE}"
 _AUTHORIZATION = rf"authorization{_QUOTE}{_IS}(?:%20|\+)?{_QUOTE}(?:{_SCHEMES}(?:\s|%20|\+){{1,4}})?"

@@ -160,9 +160,10 @@ class RunLifecycle(Struct, kw_only=True):
             return
         self.sequence = fact.sequence
         self.event_ids[fact.event_id] = fact.sequence
-        for cause in fact.causation_ids:
-            if cause.startswith("cmd_"):
-                self.applied_commands[cause] = fact.sequence
+        if fact.lease_epoch == 0:  # a producer's word does not settle a command
+            for cause in fact.causation_ids:
+                if cause.startswith("cmd_"):
+                    self.applied_commands[cause] = fact.sequence
         if fact.type not in _RELEVANT:
             return
         if fact.type == "run.created":

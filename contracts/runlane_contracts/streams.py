@@ -239,9 +239,9 @@ class Layout(Struct, frozen=True, kw_only=True):
             ),
         )  # fmt: skip
 
-    def pool_consumer(self, pool: str) -> ConsumerSpec:
-        """The durable that the workers of one pool share."""
+    def pool_consumer(self, tenant_id: str, pool: str) -> ConsumerSpec:
+        """The durable that the workers of one tenant's pool share."""
         return ConsumerSpec(
-            durable=f"pool-{pool}", stream=self.work_stream, service="worker",
-            filter_subjects=(self.subjects.work_of_pool(pool),), max_ack_pending=1000,
+            durable=f"pool-{tenant_id}_{pool}", stream=self.work_stream, service="worker",
+            filter_subjects=(self.subjects.work(tenant_id, pool),), max_ack_pending=1000,
         )  # fmt: skip

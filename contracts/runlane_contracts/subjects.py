@@ -53,9 +53,6 @@ class Subjects(NamedTuple):
     def work(self, tenant_id: str, pool: str) -> str:
         return f"{self.root}.work.{tenant_id}.{pool}"
 
-    def work_of_pool(self, pool: str) -> str:
-        return f"{self.root}.work.*.{pool}"
-
     def audit(self, tenant_id: str, category: str) -> str:
         return f"{self.root}.audit.{tenant_id}.{category}"
 

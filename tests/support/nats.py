@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -45,8 +46,10 @@ class NatsServer(EmbeddedServer):
         await self._launch()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing answers."""
+        """Freeze it: connections stay open, nothing answers. It is frozen when this returns."""
         os.kill(self.pid or 0, signal.SIGSTOP)
+        while Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            time.sleep(0.001)
 
     def cont(self) -> None:
         """Thaw it."""

@@ -78,6 +78,7 @@ def _fact(run: RunLifecycle, one: FactDraft, sequence: int, item: tuple[str, str
         task_id=one.task_id,
         parent_id=one.parent_id,
         causation_ids=one.causation_ids,
+        traceparent=one.traceparent,
     )
 
 

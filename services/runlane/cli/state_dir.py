@@ -1,10 +1,10 @@
 """The folder of one `runlane up`: its lock, its secrets, what other verbs need to find it.
 
-    nats/            the broker's store
-    read.sqlite      the read store; can be folded again from the log
-    keys.json        cursor keys, API keys, broker passwords; made once, readable by the owner only
-    connection.json  where it serves and as whom to ask; readable by the owner only
-    lock             held while it runs
+nats/            the broker's store
+read.sqlite      the read store; can be folded again from the log
+keys.json        cursor keys, API keys, broker passwords; made once, readable by the owner only
+connection.json  where it serves and as whom to ask; readable by the owner only
+lock             held while it runs
 """
 
 import fcntl

@@ -131,6 +131,11 @@ class RunReader:
         return self._cursor
 
     @property
+    def pending_cursor(self) -> str | None:
+        """Continues after the item in hand; becomes `cursor` when the next one is asked for."""
+        return None if self._pending is None else self._pending.cursor
+
+    @property
     def sequence(self) -> int | None:
         """`sequence` of the last fact or snapshot that was yielded."""
         return self._sequence

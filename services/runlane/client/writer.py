@@ -133,7 +133,7 @@ class RunWriter:
             dispatch=dispatch, pool=pool, limits=limits, deadline_at=deadline_at, parent_run_id=parent_run_id,
         )  # fmt: skip
         one = cls(transport, run_id, state_started=True, **writer)
-        one.started = await one._persist(lambda: transport.start_run(one._masked_run(new)))
+        one.started = await one._persist(lambda: _durably(transport.start_run(one._masked_run(new))))
         one.sequence = one.started.sequence or 0
         return one
 
@@ -441,3 +441,10 @@ class RunWriter:
     async def cancelled(self, reason: str | None = None) -> None:
         """End the run as cancelled, at a safe point after `run.cancel_requested`."""
         await self.append(events.RunCancelled(reason=reason))
+
+
+async def _durably(starting: Awaitable[StartedRun]) -> StartedRun:
+    started = await starting
+    if started.sequence is None:
+        raise Unreachable(f"run {started.run_id} is accepted, and not durable yet")
+    return started

@@ -1,1 +1,1 @@
-"""The write boundary: authorize, validate, deduplicate, accept."""
+"""The write boundary: authenticates, validates, deduplicates, accepts; and writes for producers that speak HTTP."""

@@ -1,8 +1,8 @@
 """Reading stored messages without a consumer: by sequence, the last of a subject, pages of a subject.
 
 JetStream's direct get, batched, over one callback inbox. Any replica may answer, so on a replicated stream an
-answer can be a moment behind; whoever must not miss what was just written checks the sequence it got, or asks
-the leader (`next_from_leader`).
+answer can be a moment behind; whoever must not miss what was just written checks the sequence it got and looks
+again.
 """
 
 import asyncio
@@ -21,12 +21,13 @@ from nats.aio.subscription import Subscription
 
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.errors import KernelError, Permanent, Retryable
-from runlane.kernel.jetstream import API, MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, ApiError, api
+from runlane.kernel.jetstream import API, STREAM_NOT_FOUND, ApiError, api
 from runlane_contracts.headers import NATS_LAST_SEQUENCE, NATS_SEQUENCE, NATS_SUBJECT, NATS_TIME_STAMP
 
 PAGE_MESSAGES = 1024
 PAGE_BYTES = 4 * 1024 * 1024
 MULTI_LAST_SUBJECTS = 512  # the server answers for 1024 at most
+EPOCH_REMEMBERED_S = 5.0
 _SWEEP_S = 0.1
 
 
@@ -76,7 +77,19 @@ class DirectReader:
         self._subscription: Subscription | None = None
         self._loop = asyncio.get_running_loop()
         self._sweep: asyncio.TimerHandle | None = None
+        self._epochs: dict[str, tuple[str, float]] = {}
         self._forget_listener = connection.add_disconnect_listener(self._link_lost)
+
+    async def epoch(self, stream: str) -> str:
+        """The stream's epoch, remembered for a few seconds, until the link is lost, or until `forget_epoch`."""
+        known = self._epochs.get(stream)
+        if known is not None and self._loop.time() - known[1] < EPOCH_REMEMBERED_S:
+            return known[0]
+        return (await self.stream_state(stream)).epoch
+
+    def forget_epoch(self, stream: str) -> None:
+        """Ask for it again next time: something does not fit."""
+        self._epochs.pop(stream, None)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject."""
@@ -145,19 +158,6 @@ class DirectReader:
                 query["up_to_seq"] = answer.up_to_seq or up_to_seq
         return found
 
-    async def next_from_leader(self, stream: str, subject: str, start_seq: int) -> StoredMessage | None:
-        """The first message of a subject at or after a sequence, as the stream's leader has it: never behind."""
-        query = {"seq": max(1, start_seq), "next_by_subj": subject}
-        try:
-            answer = await api(
-                self._connection, f"STREAM.MSG.GET.{stream}", query, answer=_LeaderAnswer, timeout_s=self._timeout_s
-            )
-        except ApiError as exc:
-            if exc.err_code == MESSAGE_NOT_FOUND:
-                return None
-            raise
-        return _stored_of_leader(answer.message)
-
     async def stream_state(self, stream: str) -> StreamState:
         """What the stream holds, and its epoch. A stream that does not exist is `Retryable`: it may be coming."""
         try:
@@ -166,10 +166,9 @@ class DirectReader:
             if exc.err_code == STREAM_NOT_FOUND:
                 raise Retryable(f"there is no stream {stream}") from exc
             raise
-        state = info.state
-        return StreamState(
-            stream, _epoch(stream, info.created), state.first_seq, state.last_seq, state.messages, state.bytes
-        )
+        state, epoch = info.state, _epoch(stream, info.created)
+        self._epochs[stream] = (epoch, self._loop.time())
+        return StreamState(stream, epoch, state.first_seq, state.last_seq, state.messages, state.bytes)
 
     async def close(self) -> None:
         """Fail what is under way and unsubscribe."""
@@ -233,6 +232,7 @@ class DirectReader:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
 
     def _link_lost(self) -> None:
+        self._epochs.clear()  # whoever answers next may have another store
         for answer in self._answers.values():
             answer.fail(Retryable("the connection was lost before the answer came", retry_after_s=0.2))
 
@@ -327,27 +327,6 @@ class _State(Struct, frozen=True):
 class _StreamInfo(Struct, frozen=True):
     created: str
     state: _State
-
-
-class _LeaderMessage(Struct, frozen=True):
-    subject: str
-    seq: int
-    time: str
-    data: str = ""
-    hdrs: str = ""
-
-
-class _LeaderAnswer(Struct, frozen=True):
-    message: _LeaderMessage
-
-
-def _stored_of_leader(message: _LeaderMessage) -> StoredMessage:
-    headers: dict[str, str] = {}
-    for line in base64.b64decode(message.hdrs).decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name.strip()] = value.strip()
-    return StoredMessage(message.subject, message.seq, time_ns(message.time), headers, base64.b64decode(message.data))
 
 
 def _epoch(stream: str, created: str) -> str:

@@ -2,7 +2,8 @@
 
 KernelError
 ├── Retryable           the same call may succeed later; carries when
-│   └── Overloaded      the broker refuses to take more (a full stream): shed load, tell the caller
+│   ├── Overloaded      the broker refuses to take more (a full stream): shed load, tell the caller
+│   └── AheadOfStream   the position is past the stream's end: its tail was lost, or is derived again
 ├── Permanent           it never will; fix the call or bury the message
 │   ├── Gap             the record has a hole where there must be none
 │   └── StreamReplaced  the stream is not the one the position was made in
@@ -25,6 +26,10 @@ class Retryable(KernelError):
 
 class Overloaded(Retryable):
     """The broker is up and refuses to take more: the stream is full, or its limits are reached."""
+
+
+class AheadOfStream(Retryable):
+    """The position is past the end of the stream. A derived stream gets there again; a log never would."""
 
 
 class Permanent(KernelError):

@@ -4,12 +4,12 @@ A run is one subject; one message on it is one commit of 1…N facts. Two implem
 in memory and on JetStream, and pass the same conformance suite.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
 from runlane_contracts.cursor import Position
-from runlane_contracts.envelope import Commit
+from runlane_contracts.envelope import Commit, RawCommit
 from runlane_contracts.subjects import RunAddress
 
 NOTHING = Position("", 0, 0)
@@ -26,12 +26,27 @@ class StoredCommit:
     """RFC 3339; when the broker stored it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRawCommit:
+    """The same with its facts as bytes, and the message it came in, for those who only pass it on."""
+
+    position: Position
+    commit: RawCommit
+    recorded_at: str
+    headers: dict[str, str]
+    data: bytes
+
+
 class EventLog(Protocol):
     """Commit, read, tail.
 
     Promises: a commit whose call returned is durable, once, at the returned position; commits of a run are
-    gapless in `sequence`; a position names the stream's incarnation, so a recreated stream is never mistaken
-    for the old one.
+    gapless in `sequence`, and a reader that finds a hole raises `Gap`; a position names the stream's
+    incarnation, so a recreated stream is never mistaken for the old one: reading after a position of the old
+    one raises `StreamReplaced`, committing after it is a `Conflict`.
+
+    A position may point inside a commit. Reading after it yields that commit again, whole; its reader skips
+    the facts it has.
     """
 
     async def commit(self, commit: Commit, *, after: Position) -> Position:
@@ -51,10 +66,10 @@ class EventLog(Protocol):
         """The run's last commit, or None. Raises Retryable."""
         ...
 
-    def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncIterator[StoredCommit]:
+    def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
         """Every commit after a position, up to the end as it is now; in order, without a gap. Raises Retryable."""
         ...
 
-    def tail(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncIterator[StoredCommit]:
+    def tail(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
         """Every commit after a position, then new ones as they come, for ever; survives reconnects."""
         ...

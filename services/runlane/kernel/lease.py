@@ -5,6 +5,7 @@ writes the entry first and the fact second, so that a crash in between leaves an
 a decision, not a broker TTL: whoever watches declares it, as a fact, and only then does the entry go.
 """
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -16,11 +17,14 @@ from runlane.kernel.errors import Conflict, Fenced, KernelError
 from runlane.kernel.run_log import Decide, RunLogs
 from runlane_contracts import codec, events
 from runlane_contracts.envelope import Actor
-from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle, draft
+from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle, draft, lose_lease
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 SYSTEM = Actor(kind="system", id="runlane")
+
+OnLost = Callable[[RunLifecycle], Sequence[FactDraft]]
+"""What is written when an owner is gone."""
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -119,7 +123,7 @@ class LeaseDesk:
             Retryable: not known; it runs out by itself.
         """
         entry, _ = await self._held(run, lease_epoch, worker_id)
-        await self._declare_lost(run, lease_epoch, "released")
+        await self._declare_lost(run, lease_epoch, _released)
         await self._undo(run, entry.revision)
 
     async def check(self, run: RunAddress, lease_epoch: int) -> Lease:
@@ -130,8 +134,20 @@ class LeaseDesk:
         """
         return (await self._held(run, lease_epoch, None))[1]
 
-    async def expire(self, run: RunAddress) -> Lease | None:
+    async def fence(self, run: RunAddress, lease_epoch: int) -> None:
+        """Take the entry away whatever its time: the run is over, or somebody decided for its owner.
+
+        Raises:
+            Retryable: not known; it runs out by itself.
+        """
+        entry = await self._bucket.get(_key(run))
+        if entry is not None and _lease(entry).lease_epoch <= lease_epoch:
+            await self._undo(run, entry.revision)
+
+    async def expire(self, run: RunAddress, on_lost: OnLost | None = None) -> Lease | None:
         """Declare a lease lost whose time is over; the live lease if there is one (again), else None.
+
+        `on_lost` says what is written besides, or instead; by default `lifecycle.lose_lease`.
 
         Marked first, so that no renewal slips in between; the fact second; the entry goes last, so that whoever
         takes over from a crashed watcher finds it.
@@ -148,8 +164,8 @@ class LeaseDesk:
             try:
                 revision = await self._bucket.update(_key(run), msgspec.json.encode(over), revision)
             except Conflict:
-                return await self.expire(run)
-        await self._declare_lost(run, lease.lease_epoch, "expired")
+                return await self.expire(run, on_lost)
+        await self._declare_lost(run, lease.lease_epoch, on_lost or _expired)
         await self._undo(run, revision)
         return None
 
@@ -165,9 +181,7 @@ class LeaseDesk:
             now_held = await self._bucket.get(_key(run))
             raise LeaseHeld(_lease(now_held) if now_held is not None else lease) from None
 
-    async def _held(
-        self, run: RunAddress, lease_epoch: int, worker_id: str | None
-    ) -> tuple[BucketEntry, Lease]:
+    async def _held(self, run: RunAddress, lease_epoch: int, worker_id: str | None) -> tuple[BucketEntry, Lease]:
         entry = await self._bucket.get(_key(run))
         lease = _lease(entry) if entry is not None else None
         if entry is None or lease is None or lease.lease_epoch != lease_epoch or not lease.is_live(self._now()):
@@ -176,11 +190,12 @@ class LeaseDesk:
             raise Fenced(f"lease epoch {lease_epoch} is not {worker_id}'s")
         return entry, lease
 
-    async def _declare_lost(self, run: RunAddress, lease_epoch: int, cause: str) -> None:
-        def decide(known: RunLifecycle) -> list[FactDraft]:
-            if known.is_terminal or known.owner is None or known.lease_epoch != lease_epoch:
+    async def _declare_lost(self, run: RunAddress, lease_epoch: int, on_lost: OnLost) -> None:
+        def decide(known: RunLifecycle) -> Sequence[FactDraft]:
+            # An owner of an older epoch is lost too: somebody took the entry and did not get as far as the log.
+            if known.is_terminal or known.owner is None or known.lease_epoch > lease_epoch:
                 return []
-            return [draft(events.RunLeaseLost(lease_epoch=lease_epoch, cause=cause))]  # type: ignore[arg-type]
+            return on_lost(known)
 
         await self._run_logs.of(run).transact(decide, lease_epoch=0, actor=SYSTEM)
 
@@ -223,6 +238,14 @@ def _require_open(run: RunLifecycle) -> None:
         raise Refused(Code.RUN_TERMINAL, f"the run is {run.status}")
 
 
+def _expired(run: RunLifecycle) -> Sequence[FactDraft]:
+    return lose_lease(run, "expired")
+
+
+def _released(run: RunLifecycle) -> Sequence[FactDraft]:
+    return lose_lease(run, "released")
+
+
 def _leasing(lease: Lease) -> Decide:
     def decide(run: RunLifecycle) -> list[FactDraft]:
         _require_open(run)
@@ -233,7 +256,6 @@ def _leasing(lease: Lease) -> Decide:
         taken = events.RunLeased(lease_epoch=lease.lease_epoch, worker_id=lease.worker_id, attempt=run.attempt + 1)
         if run.owner is None:
             return [draft(taken)]
-        return [draft(events.RunLeaseLost(lease_epoch=run.lease_epoch)), draft(taken)]
+        return [*lose_lease(run, "expired"), draft(taken)]
 
     return decide
-

@@ -58,11 +58,11 @@ async def provision(
     layout: Layout,
     *,
     now: Now,
-    pools: Sequence[str] = (),
+    pools: Sequence[tuple[str, str]] = (),
     dry_run: bool = False,
     timeout_s: float = 20.0,
 ) -> Report:
-    """Make the server match the layout, and the durables of `pools`. Twice does nothing the second time.
+    """Make the server match the layout, and the durables of `pools` (tenant, pool). Twice does nothing the second time.
 
     `dry_run`: report what would be done.
 
@@ -75,7 +75,7 @@ async def provision(
     streams = layout.streams()
     made = list(await asyncio.gather(*(desk.stream(spec, layout.replicas) for spec in streams)))
     subjects = {spec.name: spec.subjects for spec in streams}
-    consumers = (*layout.consumers(), *(layout.pool_consumer(pool) for pool in pools))
+    consumers = (*layout.consumers(), *(layout.pool_consumer(*pool) for pool in pools))
     made += await asyncio.gather(*(desk.consumer(spec, subjects[spec.stream]) for spec in consumers))
     changes = tuple(change for change in made if change is not None)
     return Report(changes, len(made) - len(changes))

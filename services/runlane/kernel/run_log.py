@@ -1,316 +1,422 @@
-"""One run, opened for writing: decide, place, commit; and what queues meanwhile is the next commit.
+"""One run opened for writing: what is known of it, and the one way to add to it.
 
-    written = await run_logs.of(run).transact(decide, lease_epoch=0, actor=actor)
-
-`decide` is a pure function of the run's lifecycle that answers the facts to write, or refuses. Its answer becomes
-true by the log's compare-and-set: when somebody else wrote first, what is new is read and everything that has not
-been committed is decided again.
+`transact` decides on the known state and commits by compare-and-set; if somebody else wrote first it reads what
+is new and decides again. Transactions that come while a commit is under way become the next commit together
+(group commit), each decided on the state that its predecessors leave.
 """
 
 import asyncio
+import hashlib
+import logging
+import random
+from base64 import b32encode
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-import msgspec
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic
+from weakref import WeakValueDictionary
 
 from runlane.kernel.clock import NewId, Now
-from runlane.kernel.errors import Conflict, Permanent, Retryable, StreamReplaced
+from runlane.kernel.errors import Conflict, KernelError, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, EventLog
-from runlane_contracts import codec, lifecycle
+from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Actor, Commit, Fact
-from runlane_contracts.lifecycle import MAX_FACTS_PER_COMMIT, FactDraft, Refused, RunLifecycle
+from runlane_contracts.lifecycle import (
+    MAX_FACTS_PER_COMMIT,
+    FactDraft,
+    Refused,
+    RunLifecycle,
+    admit,
+    place,
+    validate,
+)
 from runlane_contracts.problems import Code
 from runlane_contracts.streams import MAX_COMMIT_BYTES
 from runlane_contracts.subjects import RunAddress
 
-Decide = Callable[[RunLifecycle], Sequence[FactDraft]]
+_log = logging.getLogger("runlane.kernel.run_log")
 
 MAX_CONFLICTS = 50
-"""Lost compare-and-sets in a row before the log counts as unusable for this run."""
-MAX_WAITING = 4096
-"""Transactions that may wait for one run; more is the caller's overload."""
-ENVELOPE_BYTES = 512
-"""What a fact weighs besides its payload, generously."""
+"""How often one commit may lose to other writers before its caller is told to try later."""
+MAX_QUEUED = 4096
+"""Transactions that wait on one run; the next one is refused as Retryable."""
+_ENVELOPE_BYTES = 1024  # what a commit has around its facts
+
+Decide = Callable[[RunLifecycle], Sequence[FactDraft]]
+"""Which facts follow from the state, or `Refused`. Pure: it is called again after a conflict."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Written:
-    """What a transaction wrote, and where. No facts: it had been written before, or there was nothing to write."""
+    """What a transaction wrote. No facts: nothing was to be written (a repeat)."""
 
     facts: tuple[Fact, ...]
     position: Position
-
-
-@dataclass(slots=True, eq=False)
-class _Transaction:
-    decide: Decide
-    lease_epoch: int
-    actor: Actor
-    answer: "asyncio.Future[Written]"
-    asked_at: int  # how many times the log had been looked at
-    facts: tuple[Fact, ...] = ()
-
-
-@dataclass(slots=True)
-class _Round:
-    """What one commit will hold: the transactions, and the lifecycle after each."""
-
-    state: RunLifecycle
-    taken: list[_Transaction] = field(default_factory=list)
-    refused: list[tuple[_Transaction, Exception]] = field(default_factory=list)
-    facts: list[Fact] = field(default_factory=list)
-    size: int = 0
-    forked: bool = False
-    doubtful: bool = False  # something was decided on a state that nothing proves to be the log's
+    lifecycle_sequence: int
 
 
 class RunLog:
-    """A run's lifecycle and the only writer of this process to it. Get one from `RunLogs`."""
+    """The writing side of one run in this process. Use `RunLogs.of`, so that there is one of them."""
 
     def __init__(self, log: EventLog, address: RunAddress, *, now: Now, new_id: NewId) -> None:
         self.address = address
-        self.lifecycle = RunLifecycle(tenant_id=address.tenant_id, run_id=address.run_id)
         self.position = NOTHING
-        self._log, self._now, self._new_id = log, now, new_id
-        self._waiting: deque[_Transaction] = deque()
-        self._turn = asyncio.Lock()  # one commit, or one refresh, at a time
-        self._writing: asyncio.Task[None] | None = None
-        self._looks = 0  # how many times the log was read
-        self._known = False  # whether `lifecycle` was read, and nothing since made it doubtful
+        self.lifecycle = RunLifecycle(tenant_id=address.tenant_id, run_id=address.run_id)
+        self._log = log
+        self._now = now
+        self._new_id = new_id
+        self._queue: deque[_Transaction] = deque()
+        self._driver: asyncio.Task[None] | None = None
+        self._busy = asyncio.Lock()
+        self._synced_at = float("-inf")
+        self._stale = True
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is being written."""
-        return not self._waiting and (self._writing is None or self._writing.done()) and not self._turn.locked()
+        """Whether nothing is queued or under way."""
+        return self._driver is None and not self._queue and not self._busy.locked()
 
     async def load(self) -> RunLifecycle:
-        """The run as it is in the log now. Do not change it.
-
-        Raises:
-            Retryable: the log cannot be read.
-        """
-        async with self._turn:
+        """The run as it is now: the first call reads its log, later ones what is new. Raises Retryable, Gap."""
+        async with self._busy:
             await self._refresh()
-        return self.lifecycle
+            return self.lifecycle
 
     async def transact(self, decide: Decide, *, lease_epoch: int, actor: Actor) -> Written:
-        """Write what `decide` answers; durable when this returns.
+        """Write what `decide` says, once, right after the state it was shown. A cancelled caller may still write.
 
         Raises:
-            Refused: `decide` said no; nothing was written.
-            Retryable: the log cannot be reached or is full; it is not known to be written. Trying again is safe
-                when the facts have ids of their own or `decide` recognises its own work.
-            Permanent: it can never be written.
+            Refused: `decide` refused, on the newest state; nothing was written.
+            Overloaded: the log takes nothing more; nothing was written.
+            Retryable: the log could not be reached; it may have been written, so `decide` must find out.
         """
-        if len(self._waiting) >= MAX_WAITING:
-            raise Retryable(f"{MAX_WAITING} transactions wait for run {self.address.run_id}")
-        answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Transaction(decide, lease_epoch, actor, answer, self._looks))
-        if self._writing is None or self._writing.done():
-            # A task of its own: a caller that goes away must not tear a commit that holds others' facts.
-            self._writing = asyncio.create_task(self._write_all())
-        return await answer
+        if len(self._queue) >= MAX_QUEUED:
+            raise Retryable(f"{len(self._queue)} transactions wait on {self.address.run_id}")
+        written: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Transaction(decide, lease_epoch, actor, written, monotonic()))
+        if self._driver is None:
+            self._driver = asyncio.create_task(self._drive())
+        return await written
 
     async def append(
-        self, drafts: Sequence[FactDraft], *, lease_epoch: int, actor: Actor, expected_sequence: int | None = None
+        self,
+        drafts: Sequence[FactDraft],
+        *,
+        lease_epoch: int,
+        actor: Actor,
+        expected_sequence: int | None = None,
     ) -> list[tuple[str, int]]:
-        """Write a lease holder's facts, all or nothing; `(event id, sequence)` of each, again for a repeat.
+        """Write what a lease holder states; (event id, sequence) of each draft. A repeat gets the first answer.
 
-        Raises:
-            Refused: misshapen, fenced, ended, conflicting; nothing was written.
-            Retryable, Permanent: as `transact`.
+        Raises: as `transact`.
         """
-        lifecycle.validate(drafts)
-        named = [one if one.event_id else _with_id(one, self._new_id("evt")) for one in drafts]
+        validate(drafts)
+        named = [one if one.event_id is not None else _with_id(one, self._new_id("evt")) for one in drafts]
+        places: list[int] = []
 
         def decide(run: RunLifecycle) -> Sequence[FactDraft]:
-            return lifecycle.admit(run, named, lease_epoch=lease_epoch, expected_sequence=expected_sequence)
+            admitted = admit(run, named, lease_epoch=lease_epoch, expected_sequence=expected_sequence)
+            places[:] = [] if admitted else [run.event_ids[str(one.event_id)] for one in named]
+            return admitted
 
         written = await self.transact(decide, lease_epoch=lease_epoch, actor=actor)
-        placed = {fact.event_id: fact.sequence for fact in written.facts} or self.lifecycle.event_ids
-        return [(one.event_id or "", placed[one.event_id or ""]) for one in named]
+        if not written.facts:
+            return [(str(one.event_id), place) for one, place in zip(named, places, strict=True)]
+        sequences = {fact.event_id: fact.sequence for fact in written.facts}
+        return [(str(one.event_id), sequences[str(one.event_id)]) for one in named]
 
-    # -- the writer -------------------------------------------------------------------------------------------
+    async def close(self) -> None:
+        """Wait for what is under way; what is queued still runs."""
+        if self._driver is not None:
+            await asyncio.wait({self._driver})
 
-    async def _write_all(self) -> None:
-        while self._waiting:
-            async with self._turn:
-                await self._write_one_commit()
+    # --- group commit ---------------------------------------------------------------------------------------
 
-    async def _write_one_commit(self) -> None:
+    async def _drive(self) -> None:
         try:
-            await self._commit_what_waits()
+            while self._queue:
+                async with self._busy:
+                    await self._commit_next()
+        finally:
+            self._driver = None
+            for transaction in self._queue:  # only when this task was cancelled: the loop is shutting down
+                transaction.fail(Retryable("shutting down"))
+            self._queue.clear()
+
+    async def _commit_next(self) -> None:
+        """One commit, with as many waiting transactions as it holds."""
+        group = _Group()
+        try:
+            for attempt in range(MAX_CONFLICTS):
+                if self._stale:
+                    await self._refresh()
+                await self._decide(group)
+                if not group.facts:
+                    break
+                if await self._commit(group, attempt):
+                    break
+            else:
+                group.fail(Retryable(f"{self.address.run_id}: lost {MAX_CONFLICTS} compare-and-sets in a row"))
+        except KernelError as exc:
+            group.fail(exc)
+            self._fail_if_unread(exc)
         except asyncio.CancelledError:
-            self._fail_waiting(Retryable("stopped while writing"))
+            group.fail(Retryable("shutting down"))
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is belongs to those who wait, not to this task
-            self._known = False
-            self._fail_waiting(exc)
+        except Exception as exc:  # noqa: BLE001 - a fault of ours must not leave the callers waiting
+            _log.exception("a commit failed unexpectedly: %s", self.address.run_id)
+            self._stale = True
+            group.fail(Retryable(f"{self.address.run_id}: {exc!r}"))
 
-    async def _commit_what_waits(self) -> None:
-        if not self._known:
-            await self._refresh()
-        for _ in range(MAX_CONFLICTS):
-            planned = self._plan()
-            if planned.doubtful:
-                await self._refresh()
+    def _fail_if_unread(self, exc: KernelError) -> None:
+        # Without the state nothing can be decided: who waits is told, rather than each trying in turn.
+        if self._stale:
+            while self._queue:
+                self._queue.popleft().fail(exc)
+
+    async def _decide(self, group: "_Group") -> None:
+        """Fill the group from the queue (a group that lost a conflict is decided anew, in its order)."""
+        again = deque(group.restart(self.lifecycle, self.position))
+        while again or self._queue:
+            transaction = (again or self._queue).popleft()
+            if transaction.written.cancelled():
                 continue
-            if not planned.facts:
-                self._settle(planned, self.position)
+            if not await self._decide_one(group, transaction):
+                self._queue.appendleft(transaction)
+                self._queue.extendleft(reversed(again))
                 return
+
+    async def _decide_one(self, group: "_Group", transaction: "_Transaction") -> bool:
+        """False: it does not fit into this commit any more."""
+        while True:
             try:
-                position = await self._log.commit(self._commit_of(planned), after=self.position)
-            except Conflict:
-                await self._refresh()
-                continue
-            except (Retryable, Permanent) as exc:
-                self._known = False
-                self._fail(planned, exc)
-                return
-            self._adopt(planned, position)
-            self._settle(planned, position)
-            return
-        raise Retryable(f"run {self.address.run_id}: lost {MAX_CONFLICTS} compare-and-sets in a row")
+                drafts = transaction.decide(group.state)
+                if drafts:
+                    return self._place(group, transaction, drafts)
+            except Exception as exc:  # noqa: BLE001 - whatever `decide` raises is its caller's to hear
+                refusal: Exception | None = exc
+            else:
+                refusal = None
+            # Nothing will be written, so no compare-and-set will tell whether the state was the newest one.
+            if self._synced_at >= transaction.queued_at or group.facts:
+                group.answer_without_writing(transaction, refusal)
+                return True
+            if not await self._refreshed(group):
+                group.answer_without_writing(transaction, refusal)
+                return True
 
-    def _plan(self) -> _Round:
-        """Decide what waits, in order, until the commit is full.
+    async def _refreshed(self, group: "_Group") -> bool:
+        """Whether reading again brought something new. Only while the group is empty."""
+        before = self.position
+        await self._refresh()
+        group.restart(self.lifecycle, self.position)
+        return self.position != before
 
-        Nothing is answered yet: that is for when the facts that the decisions build on are in the log. Only a
-        commit proves that the state it was decided on is the log's. A refusal, or that there is nothing to write,
-        counts when the log was read after the question was asked; else the round is doubtful.
-        """
-        planned = _Round(self.lifecycle)
-        for one in list(self._waiting):
-            if one.answer.done():
-                self._waiting.remove(one)
-                continue
-            if planned.doubtful or not self._fits(planned, one):
-                break
-        return planned
-
-    def _fits(self, planned: _Round, one: _Transaction) -> bool:
-        """Decide one transaction and take it into the round; False when the commit is full."""
-        if planned.taken and not planned.forked and planned.facts:
-            planned.state = planned.state.fork()
-            planned.state.evolve(planned.facts)
-            planned.forked = True
-        try:
-            drafts = one.decide(planned.state)
-            size = sum(len(bytes(draft.payload)) + ENVELOPE_BYTES for draft in drafts)
-            _bound(len(drafts), size)
-        except Exception as exc:  # noqa: BLE001 - a refusal, or a fault of `decide`: its caller's, nobody else's
-            planned.doubtful = self._looks <= one.asked_at
-            planned.refused.append((one, exc))
-            return True
-        if not drafts and self._looks <= one.asked_at:
-            planned.doubtful = True
-            return True
-        too_many = len(planned.facts) + len(drafts) > MAX_FACTS_PER_COMMIT
-        if planned.facts and (too_many or planned.size + size > MAX_COMMIT_BYTES):
+    def _place(self, group: "_Group", transaction: "_Transaction", drafts: Sequence[FactDraft]) -> bool:
+        if group.facts and len(group.facts) + len(drafts) > MAX_FACTS_PER_COMMIT:
             return False
-        one.facts = self._place(planned.state, drafts, one)
-        planned.taken.append(one)
-        planned.facts += one.facts
-        planned.size += size
-        if planned.forked:
-            planned.state.evolve(one.facts)
+        facts = place(
+            group.state,
+            drafts,
+            lease_epoch=transaction.lease_epoch,
+            actor=transaction.actor,
+            occurred_at=timestamp(self._now()),
+            event_ids=[one.event_id or self._new_id("evt") for one in drafts],
+        )
+        size = len(encode(facts))
+        if group.bytes + size > MAX_COMMIT_BYTES:
+            if group.facts:
+                return False
+            raise Refused(Code.PAYLOAD_TOO_LARGE, f"{size} bytes are more than one commit may have")
+        group.add(transaction, facts, size)
         return True
 
-    def _place(self, run: RunLifecycle, drafts: Sequence[FactDraft], one: _Transaction) -> tuple[Fact, ...]:
-        return lifecycle.place(
-            run, drafts, lease_epoch=one.lease_epoch, actor=one.actor, occurred_at=codec.timestamp(self._now()),
-            event_ids=[draft.event_id or self._new_id("evt") for draft in drafts],
-        )  # fmt: skip
-
-    def _commit_of(self, planned: _Round) -> Commit:
-        return Commit(
-            commit_id=self._new_id("cmt"),
+    async def _commit(self, group: "_Group", attempt: int) -> bool:
+        """False: somebody else wrote first, and the state now has what they wrote."""
+        commit = Commit(
+            commit_id=_commit_id(self.address, group.facts),
             tenant_id=self.address.tenant_id,
             run_id=self.address.run_id,
-            first_sequence=planned.facts[0].sequence,
-            facts=tuple(planned.facts),
+            first_sequence=group.facts[0].sequence,
+            facts=tuple(group.facts),
         )
-
-    def _adopt(self, planned: _Round, position: Position) -> None:
-        if planned.forked:
-            self.lifecycle = planned.state
-        else:
-            self.lifecycle.evolve(planned.facts)
-        self.position = position
-
-    def _settle(self, planned: _Round, position: Position) -> None:
-        for one, exc in planned.refused:
-            self._waiting.remove(one)
-            if not one.answer.done():
-                one.answer.set_exception(exc)
-        for one in planned.taken:
-            self._waiting.remove(one)
-            if not one.answer.done():
-                one.answer.set_result(Written(facts=one.facts, position=position))
-
-    def _fail(self, planned: _Round, exc: Exception) -> None:
-        for one in planned.taken:
-            self._waiting.remove(one)
-            if not one.answer.done():
-                one.answer.set_exception(exc)
-
-    def _fail_waiting(self, exc: Exception) -> None:
-        while self._waiting:
-            one = self._waiting.popleft()
-            if not one.answer.done():
-                one.answer.set_exception(exc)
+        began = monotonic()
+        try:
+            position = await self._log.commit(commit, after=self.position)
+        except Conflict:
+            if attempt:
+                await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 8)))  # noqa: S311
+            await self._refresh()
+            return False
+        except KernelError:
+            self._stale = True  # it may be written after all
+            raise
+        self.lifecycle, self.position = group.written(), position
+        self._synced_at = began
+        group.succeed(position)
+        return True
 
     async def _refresh(self) -> None:
-        """Read what the log holds after what is known."""
-        self._looks += 1
+        """Read what is new; everything, if nothing is known or the stream was made anew."""
+        began = monotonic()
         try:
-            await self._read_on()
+            await self._read_new()
         except StreamReplaced:
-            self.lifecycle = RunLifecycle(tenant_id=self.address.tenant_id, run_id=self.address.run_id)
             self.position = NOTHING
-            await self._read_on()
-        self._known = True
+            self.lifecycle = RunLifecycle(tenant_id=self.address.tenant_id, run_id=self.address.run_id)
+            await self._read_new()
+        self._stale = False
+        self._synced_at = began
 
-    async def _read_on(self) -> None:
-        async for stored in self._log.read(self.address, after=self.position):
-            self.lifecycle.evolve(stored.commit.facts)
-            self.position = stored.position
+    async def _read_new(self) -> None:
+        self._stale = True
+        async with aclosing(self._log.read(self.address, after=self.position)) as commits:
+            async for stored in commits:
+                self.lifecycle.evolve(stored.commit.facts)
+                self.position = stored.position
+
+
+class _Transaction:
+    __slots__ = ("actor", "decide", "lease_epoch", "queued_at", "written")
+
+    def __init__(
+        self, decide: Decide, lease_epoch: int, actor: Actor, written: "asyncio.Future[Written]", queued_at: float
+    ) -> None:
+        self.decide = decide
+        self.lease_epoch = lease_epoch
+        self.actor = actor
+        self.written = written
+        self.queued_at = queued_at
+
+    def fail(self, exc: Exception) -> None:
+        if not self.written.done():
+            self.written.set_exception(exc)
+
+
+class _Group:
+    """The transactions of one commit, and the state as they leave it."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.bytes = _ENVELOPE_BYTES
+        self._known: RunLifecycle = RunLifecycle(tenant_id="", run_id="")
+        self._trial: RunLifecycle | None = None
+        self._after = NOTHING
+        self._members: list[tuple[_Transaction, tuple[Fact, ...], Exception | None, int]] = []
+
+    def restart(self, lifecycle: RunLifecycle, after: Position) -> list[_Transaction]:
+        """Begin anew on a state; returns who was in it, in their order."""
+        members = [transaction for transaction, *_ in self._members]
+        self.facts, self.bytes, self._members = [], _ENVELOPE_BYTES, []
+        self._known, self._trial, self._after = lifecycle, None, after
+        return members
+
+    @property
+    def state(self) -> RunLifecycle:
+        """The state as the transactions so far leave it. A copy, once one of them wrote: it may yet fail."""
+        if not self.facts:
+            return self._known
+        if self._trial is None:
+            self._trial = self._known.fork()
+            self._trial.evolve(self.facts)
+        return self._trial
+
+    @property
+    def sequence(self) -> int:
+        return self._known.sequence + len(self.facts)
+
+    def add(self, transaction: _Transaction, facts: tuple[Fact, ...], size: int) -> None:
+        if self._trial is not None:
+            self._trial.evolve(facts)
+        self.facts.extend(facts)
+        self.bytes += size
+        self._members.append((transaction, facts, None, self.sequence))
+
+    def written(self) -> RunLifecycle:
+        """The state now that the facts are in the log."""
+        if self._trial is None:
+            self._known.evolve(self.facts)
+            return self._known
+        return self._trial
+
+    def answer_without_writing(self, transaction: _Transaction, refusal: Exception | None) -> None:
+        if self.facts:
+            # It was decided on facts that are not written yet: it holds only if they are.
+            self._members.append((transaction, (), refusal, self.sequence))
+        elif refusal is not None:
+            transaction.fail(refusal)
+        elif not transaction.written.done():
+            transaction.written.set_result(Written((), self._after, self.sequence))
+
+    def succeed(self, position: Position) -> None:
+        for transaction, facts, refusal, sequence in self._members:
+            if refusal is not None:
+                transaction.fail(refusal)
+            elif not transaction.written.done():
+                there = Position(position.epoch, position.stream_seq, sequence)
+                transaction.written.set_result(Written(facts, there, sequence))
+
+    def fail(self, exc: KernelError) -> None:
+        for transaction, *_ in self._members:
+            transaction.fail(exc)
 
 
 class RunLogs:
-    """One `RunLog` per run in this process; the longest idle ones are forgotten when there are too many."""
+    """The open runs of this process, at most `max_runs` and `max_facts` known facts of idle ones.
+
+    The least recently used idle run is forgotten first; one that somebody still holds is found again.
+    """
 
     def __init__(
-        self, log: EventLog, *, now: Now, new_id: NewId, max_runs: int = 10_000, max_facts: int = 2_000_000
+        self, log: EventLog, *, now: Now, new_id: NewId, max_runs: int = 10_000, max_facts: int = 1_000_000
     ) -> None:
-        self._log, self._now, self._new_id = log, now, new_id
-        self._max_runs, self._max_facts = max_runs, max_facts
-        self._open: OrderedDict[RunAddress, RunLog] = OrderedDict()
+        self._log = log
+        self._now = now
+        self._new_id = new_id
+        self._max_runs = max_runs
+        self._max_facts = max_facts
+        self._recent: OrderedDict[RunAddress, RunLog] = OrderedDict()
+        self._held: WeakValueDictionary[RunAddress, RunLog] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._recent)
 
     def of(self, run: RunAddress) -> RunLog:
-        """The run's log, the same object for every caller while it is in use."""
-        found = self._open.get(run)
+        """The one RunLog of a run."""
+        found = self._recent.get(run)
         if found is None:
-            self._make_room()
-            found = self._open[run] = RunLog(self._log, run, now=self._now, new_id=self._new_id)
-        self._open.move_to_end(run)
+            found = self._held.get(run) or RunLog(self._log, run, now=self._now, new_id=self._new_id)
+            self._recent[run] = self._held[run] = found
+            self._evict()
+        self._recent.move_to_end(run)
         return found
 
-    def _make_room(self) -> None:
-        facts = sum(one.lifecycle.sequence for one in self._open.values()) if len(self._open) % 64 == 0 else 0
-        while self._open and (len(self._open) >= self._max_runs or facts > self._max_facts):
-            victim = next((run for run, one in self._open.items() if one.idle), None)
-            if victim is None:
+    async def close(self) -> None:
+        """Wait for what is under way in all of them."""
+        for run_log in tuple(self._recent.values()):
+            await run_log.close()
+
+    def _evict(self) -> None:
+        if len(self._recent) <= self._max_runs and len(self._recent) % 64:
+            return
+        facts = sum(len(run_log.lifecycle.event_ids) for run_log in self._recent.values())
+        for run, run_log in tuple(self._recent.items())[:-1]:
+            if len(self._recent) <= self._max_runs and facts <= self._max_facts:
                 return
-            facts -= self._open.pop(victim).lifecycle.sequence
+            if run_log.idle:
+                facts -= len(run_log.lifecycle.event_ids)
+                del self._recent[run]
 
 
-def _bound(count: int, size: int) -> None:
-    if size > MAX_COMMIT_BYTES + count * ENVELOPE_BYTES:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, f"{size} bytes at once, at most {MAX_COMMIT_BYTES}; use a content_ref")
+def _commit_id(run: RunAddress, facts: Sequence[Fact]) -> str:
+    # Derived: the same facts at the same place are the same commit, whoever tries it again.
+    digest = hashlib.sha256(f"{run.tenant_id}\n{run.run_id}\n{facts[0].sequence}".encode())
+    for fact in facts:
+        digest.update(b"\n" + fact.event_id.encode())
+    return "cmt_" + b32encode(digest.digest()[:15]).decode().lower()
 
 
 def _with_id(one: FactDraft, event_id: str) -> FactDraft:
-    return msgspec.structs.replace(one, event_id=event_id)
+    return FactDraft(**{name: getattr(one, name) for name in one.__struct_fields__} | {"event_id": event_id})

@@ -14,7 +14,7 @@ from support.nats import NatsServer, nats_server
 
 @pytest.fixture
 async def server() -> AsyncIterator[NatsServer]:
-    async with nats_server(sync_interval="2m") as server:
+    async with nats_server() as server:
         yield server
 
 
@@ -91,14 +91,6 @@ async def test_multi_last_continues_where_one_answer_was_too_large(
             await chain.write([(f"s.{n}", bytes(1_000_000), None)])
     found = await direct.multi_last("S", ["s.*"])
     assert len(found) == 60
-
-
-async def test_the_leader_answers_the_next_message_of_a_subject(connection: Connection, direct: DirectReader) -> None:
-    await fill(connection, 10, 3)
-    found = await direct.next_from_leader("S", "s.1", 3)
-    assert found is not None
-    assert (found.seq, found.data, found.headers["n"]) == (5, b"4", "4")
-    assert await direct.next_from_leader("S", "s.1", 9) is None
 
 
 async def test_the_epoch_survives_a_restart_and_changes_when_the_stream_is_made_anew(

@@ -126,11 +126,11 @@ async def test_fewer_partitions_than_before_are_refused(connection):
 
 async def test_a_pool_durable_can_be_asked_for_by_many_at_once(connection):
     await provision(connection, SMALL, now=utc_now)
-    spec = SMALL.pool_consumer("gpu")
+    spec = SMALL.pool_consumer("demo", "gpu")
     for _ in range(2):
         await ensure_consumer(connection, SMALL, spec)
     info = await api(connection, f"CONSUMER.INFO.{spec.stream}.{spec.durable}", answer=dict)
-    assert info["config"]["filter_subject"] == "rl.work.*.gpu"
+    assert info["config"]["filter_subject"] == "rl.work.demo.gpu"
 
 
 async def test_a_worker_may_ask_for_its_pool():
@@ -138,7 +138,7 @@ async def test_a_worker_may_ask_for_its_pool():
         operator = await connect(url=server.url, user="operator", password="pw-operator", name="operator")
         await provision(operator, SMALL, now=utc_now)
         worker = await connect(url=server.url, user="worker", password="pw-worker", name="worker")
-        await ensure_consumer(worker, SMALL, SMALL.pool_consumer("gpu"))
+        await ensure_consumer(worker, SMALL, SMALL.pool_consumer("demo", "gpu"))
         await worker.close()
         await operator.close()
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from runlane.kernel.clock import new_id
-from runlane.kernel.errors import Conflict, Fenced, Retryable
+from runlane.kernel.errors import Conflict, Fenced, Overloaded, Retryable
 from runlane.kernel.lease import LeaseDesk, LeaseHeld
 from runlane.kernel.memory_event_log import MemoryEventLog
 from runlane.kernel.run_log import RunLogs
 from runlane_contracts import events
-from runlane_contracts.envelope import Actor
+from runlane_contracts.cursor import Position
+from runlane_contracts.envelope import Actor, Commit
 from runlane_contracts.lifecycle import Refused, draft
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
@@ -61,10 +62,19 @@ class MemoryBucket:
         return self.revision
 
 
+class BoundedLog(MemoryEventLog):
+    full = False
+
+    async def commit(self, commit: Commit, *, after: Position) -> Position:
+        if self.full:
+            raise Overloaded("full")
+        return await super().commit(commit, after=after)
+
+
 class World:
     def __init__(self) -> None:
         self.at = datetime(2026, 1, 1, tzinfo=UTC)
-        self.log, self.bucket = MemoryEventLog(), MemoryBucket()
+        self.log, self.bucket = BoundedLog(), MemoryBucket()
 
     def now(self) -> datetime:
         return self.at
@@ -235,3 +245,36 @@ def test_epochs_never_fall_and_never_two_owners(steps: list[tuple[str, int, int]
         assert numbers == sorted(set(numbers))
 
     asyncio.run(play())
+
+
+async def test_an_owner_whose_successor_never_reached_the_log_is_lost_with_it() -> None:
+    world = await World().start()
+    await world.desk().take(RUN, "old", 1)
+    world.pass_s(2)
+    world.log.full = True
+    with pytest.raises(Retryable):
+        await world.desk().take(RUN, "new", 1)
+    world.log.full = False
+    world.pass_s(2)
+    assert await world.desk().expire(RUN) is None
+    assert await world.types() == ["run.created", "run.leased", "run.lease_lost"]
+
+
+async def test_a_fenced_owner_holds_nothing_whatever_its_time() -> None:
+    world = await World().start()
+    lease = await world.desk().take(RUN, "w", 60)
+    await world.desk().fence(RUN, lease.lease_epoch - 1)
+    await world.desk().check(RUN, lease.lease_epoch)
+    await world.desk().fence(RUN, lease.lease_epoch)
+    for act in (world.desk().renew, world.desk().release):
+        with pytest.raises(Fenced):
+            await act(RUN, "w", lease.lease_epoch)
+    await world.desk().fence(RUN, lease.lease_epoch)
+
+
+async def test_who_watches_may_say_what_a_loss_leads_to() -> None:
+    world = await World().start()
+    await world.desk().take(RUN, "w", 1)
+    world.pass_s(2)
+    await world.desk().expire(RUN, lambda _run: [draft(events.RunCancelled())])
+    assert await world.types() == ["run.created", "run.leased", "run.cancelled"]

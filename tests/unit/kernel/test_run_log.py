@@ -196,8 +196,16 @@ async def test_a_decision_that_raises_is_its_callers_fault_only() -> None:
 def test_idle_runs_are_forgotten_when_there_are_too_many() -> None:
     logs = RunLogs(MemoryEventLog(), now=utc_now, new_id=new_id, max_runs=3)
     kept = [logs.of(RunAddress("demo", f"r{n}")) for n in range(5)]
+    assert len(logs) == 3
     assert logs.of(RunAddress("demo", "r4")) is kept[4]
-    assert logs.of(RunAddress("demo", "r0")) is not kept[0]
+
+
+def test_a_forgotten_run_that_somebody_holds_is_found_again() -> None:
+    """Two writers of one run in one process would run into each other's compare-and-sets."""
+    logs = RunLogs(MemoryEventLog(), now=utc_now, new_id=new_id, max_runs=1)
+    held = logs.of(RUN)
+    logs.of(RunAddress("demo", "r2"))
+    assert logs.of(RUN) is held
 
 
 async def test_a_refusal_is_never_decided_on_what_was_known_long_ago() -> None:

@@ -1,6 +1,7 @@
 """Everything over HTTP: commands and facts as JSON, watching as server-sent events."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, TypeVar
@@ -125,7 +126,7 @@ class HttpTransport:
         """Send one command and wait up to `wait_s` for its outcome. A rejection is a `RequestRefused`."""
         headers = {"Idempotency-Key": idempotency_key}
         if wait_s > 0:
-            headers["Prefer"] = f"wait={wait_s:g}"
+            headers["Prefer"] = f"wait={math.ceil(wait_s)}"
         body = {"type": type_, "payload": payload}
         reply = await self._call("POST", f"/v1/runs/{run_id}/commands", body, headers=headers, wait_s=wait_s)
         return _decode(reply, CommandReceipt)

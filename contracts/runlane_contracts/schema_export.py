@@ -1,0 +1,263 @@
+"""JSON Schemas and AsyncAPI of the contract, generated from its structs: `python -m runlane_contracts.schema_export`.
+
+The files under `contracts/schemas/v1` are committed; a test fails when they are not what this writes.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from runlane_contracts import events, headers
+from runlane_contracts.commands import COMMANDS, Command, LedgerEntry
+from runlane_contracts.cursor import REDUCER_VERSION
+from runlane_contracts.envelope import Commit, Fact
+from runlane_contracts.events import Mark
+from runlane_contracts.lifecycle import FactDraft
+from runlane_contracts.previews import Preview, PreviewBatch, PreviewGap
+from runlane_contracts.problems import ProblemDocument
+from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+from runlane_contracts.streams import Layout, StreamSpec
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DIRECTORY = Path(__file__).parents[1] / "schemas" / "v1"
+
+Schema = dict[str, Any]
+
+
+def documents() -> dict[str, Schema]:
+    """Every generated document by file name."""
+    return {
+        "payloads.json": _payloads(),
+        "fact.json": _typed("Fact", Fact, events.PAYLOADS, "One authoritative event."),
+        "fact_draft.json": _typed("FactDraft", FactDraft, events.PAYLOADS, "A fact as its producer states it."),
+        "commit.json": _commit(),
+        "command.json": _typed("Command", Command, COMMANDS, "A command as it lies in the command stream."),
+        "ledger_entry.json": _plain("LedgerEntry", [LedgerEntry]),
+        "preview.json": _plain("Preview", [Preview]),
+        "preview_batch.json": _plain("PreviewBatch", [PreviewBatch]),
+        "problem.json": _plain("ProblemDocument", [ProblemDocument]),
+        **{f"frame_{name}.json": _plain(cls.__name__, [cls]) for name, cls in _FRAMES.items()},
+        "asyncapi.json": asyncapi(),
+    }
+
+
+_FRAMES: dict[str, type[Struct]] = {
+    "hello": Hello, "snapshot": SnapshotFrame, "synced": Synced, "preview_gap": PreviewGap, "end": End,
+}  # fmt: skip
+
+
+def encoded(document: Schema) -> bytes:
+    """The bytes of one file."""
+    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
+
+
+def main() -> int:
+    """Write every document; remove those that are no longer generated."""
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    wanted = documents()
+    for stale in {path.name for path in DIRECTORY.glob("*.json")} - set(wanted):
+        (DIRECTORY / stale).unlink()
+    for name, document in wanted.items():
+        (DIRECTORY / name).write_bytes(encoded(document))
+    sys.stderr.write(f"{len(wanted)} documents in {DIRECTORY}\n")
+    return 0
+
+
+# --- JSON Schema ------------------------------------------------------------------------------------------
+
+
+def _components(types: Iterable[type[Struct]], template: str = "#/$defs/{name}") -> dict[str, Schema]:
+    _, found = msgspec.json.schema_components(list(types), ref_template=template)
+    return {name: dict(schema) for name, schema in found.items()}
+
+
+def _plain(name: str, types: list[type[Struct]]) -> Schema:
+    return {"$schema": DIALECT, "$ref": f"#/$defs/{name}", "$defs": _components(types)}
+
+
+def _payloads() -> Schema:
+    """Every payload by type. `x-runlane-content` and `x-runlane-secret` name the fields with that mark."""
+    definitions = _components(events.PAYLOADS.values())
+    for cls in events.PAYLOADS.values():
+        definitions[cls.__name__] |= _marks(cls)
+    return {
+        "$schema": DIALECT,
+        "title": "Payloads",
+        "description": "The payload of each type of fact.",
+        "properties": {type_: {"$ref": f"#/$defs/{cls.__name__}"} for type_, cls in events.PAYLOADS.items()},
+        "$defs": definitions,
+    }
+
+
+def _marks(cls: type[events.Payload]) -> Schema:
+    marks: Schema = {"x-runlane-type": cls.TYPE, "x-runlane-version": cls.VERSION}
+    for mark in Mark:
+        fields = events.marked_fields(cls, mark)
+        if fields:
+            marks[f"x-runlane-{mark.value}"] = list(fields)
+    if cls.ITEM is not None:
+        marks["x-runlane-item"] = {"kind": cls.ITEM[0], "id": cls.ITEM[1]}
+    return marks
+
+
+def _typed(name: str, envelope: type[Struct], payloads: Mapping[str, type[Struct]], description: str) -> Schema:
+    """An envelope whose payload follows from its type; an unknown type may hold anything."""
+    return {
+        "$schema": DIALECT,
+        "title": name,
+        "description": description,
+        "$ref": f"#/$defs/{name}",
+        "allOf": _by_type(payloads),
+        "$defs": _components([_with_object(envelope), *payloads.values()]),
+    }
+
+
+def _with_object(envelope: type[Struct]) -> type[Struct]:
+    """The same struct with an object where it keeps raw bytes: what is on the wire."""
+    fields: list[Any] = []
+    for one in msgspec.structs.fields(envelope):
+        kind = dict[str, Any] if one.type is Raw else one.type
+        if one.required:
+            fields.append((one.encode_name, kind))
+        elif one.type is Raw:
+            fields.append((one.encode_name, kind, msgspec.field(default_factory=dict)))
+        else:
+            fields.append((one.encode_name, kind, one.default))
+    return msgspec.defstruct(envelope.__name__, fields, kw_only=True, namespace={"__doc__": envelope.__doc__})
+
+
+def _by_type(payloads: Mapping[str, type[Struct]]) -> list[Schema]:
+    return [
+        {
+            "if": {"properties": {"type": {"const": type_}}, "required": ["type"]},
+            "then": {"properties": {"payload": {"$ref": f"#/$defs/{cls.__name__}"}}},
+        }
+        for type_, cls in payloads.items()
+    ]
+
+
+def _commit() -> Schema:
+    document = _plain("Commit", [Commit, *events.PAYLOADS.values()])
+    document["$defs"]["Fact"]["allOf"] = _by_type(events.PAYLOADS)
+    return document
+
+
+# --- AsyncAPI ---------------------------------------------------------------------------------------------
+
+
+def asyncapi() -> Schema:
+    """AsyncAPI 3.0 of what travels over NATS: channels from the subjects, with their streams, and who reads them."""
+    layout = Layout()
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Runlane over NATS",
+            "version": "1",
+            "description": f"Subjects, streams and messages. Reducer version {REDUCER_VERSION}.",
+        },
+        "defaultContentType": "application/json",
+        "channels": {name: _channel(name, layout) for name in _CHANNELS},
+        "operations": _operations(layout),
+        "components": {"messages": _messages(), "schemas": _components(_MESSAGE_TYPES, "#/components/schemas/{name}")},
+    }
+
+
+# Channel: subject family, parameters after it, message, what it is for.
+_CHANNELS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
+    "log": ("log", ("partition", "tenant", "run"), "commit", "The authoritative record. Platform services only."),
+    "view": ("view", ("partition", "tenant", "run"), "viewCommit", "The same commits as people may see them."),
+    "live": ("live", ("tenant", "run"), "viewCommit", "View commits as they are stored. Core, live only."),
+    "signal": ("signal", ("tenant", "family", "verb"), "signal", "One fact without its content."),
+    "command": ("cmd", ("partition", "tenant", "run"), "command", "Commands on their way to the supervisor."),
+    "outcome": ("outcome", ("tenant", "command"), "wakeUp", "Core: look at the ledger, this command was settled."),
+    "previewRaw": ("preview.raw", ("tenant", "run"), "previews", "Fragments as a worker states them. Core."),
+    "previewView": ("preview.view", ("tenant", "run"), "previews", "Fragments as people may see them. Core."),
+}
+
+_PARAMETERS = {
+    "partition": "Two hex digits: FNV-1a (32 bit) of the run id, modulo 256.",
+    "tenant": "Isolation unit.",
+    "run": "One durable execution of an agent.",
+    "family": "First half of a fact's type.",
+    "verb": "Second half of a fact's type.",
+    "command": "Id of a command.",
+}
+
+_MESSAGE_TYPES: list[type[Struct]] = [Commit, Fact, Command, PreviewBatch]
+
+
+def _channel(name: str, layout: Layout) -> Schema:
+    family, parameters, message, description = _CHANNELS[name]
+    address = ".".join([layout.root, family, *(f"{{{parameter}}}" for parameter in parameters)])
+    channel: Schema = {
+        "address": address,
+        "description": description,
+        "parameters": {parameter: {"description": _PARAMETERS[parameter]} for parameter in parameters},
+        "messages": {message: {"$ref": f"#/components/messages/{message}"}},
+    }
+    streams = [spec for spec in layout.streams() if layout.subjects.all_of(family) in spec.subjects]
+    if streams:
+        channel["x-runlane-streams"] = [_stream(spec) for spec in streams]
+    return channel
+
+
+def _stream(spec: StreamSpec) -> Schema:
+    described: Schema = msgspec.to_builtins(spec)
+    return {name: described[name] for name in ("name", "subjects", "retention", "discard", "fsync", "max_age_s")}
+
+
+def _operations(layout: Layout) -> Schema:
+    channel_of = {spec.name: name for name in _CHANNELS for spec in _streams_of(name, layout)}
+    return {
+        spec.durable: {
+            "action": "receive",
+            "channel": {"$ref": f"#/channels/{channel_of[spec.stream]}"},
+            "summary": f"{spec.service} by the durable consumer {spec.durable}",
+        }
+        for spec in layout.consumers()
+    }
+
+
+def _streams_of(name: str, layout: Layout) -> list[StreamSpec]:
+    return [spec for spec in layout.streams() if layout.subjects.all_of(_CHANNELS[name][0]) in spec.subjects]
+
+
+def _messages() -> Schema:
+    def message(title: str, payload: Schema, *header_names: str) -> Schema:
+        described: Schema = {"title": title, "contentType": "application/json", "payload": payload}
+        if header_names:
+            described["headers"] = {
+                "type": "object",
+                "properties": {header: {"type": "string"} for header in header_names},
+            }
+        return described
+
+    def struct(cls: type[Struct]) -> Schema:
+        return {"$ref": f"#/components/schemas/{cls.__name__}"}
+
+    return {
+        "commit": message(
+            "1…N facts of one run", struct(Commit),
+            headers.COMMIT_ID, headers.EXPECTED_LAST_SUBJECT_SEQUENCE, headers.TRACEPARENT,
+        ),
+        "viewCommit": message(
+            "1…N facts of one run, as people may see them", struct(Commit),
+            headers.FIRST_SEQUENCE, headers.LAST_SEQUENCE, headers.LOG_POSITION, headers.RULES, headers.TRACEPARENT,
+        ),
+        "signal": message(
+            "One fact without its content", struct(Fact),
+            headers.LOG_POSITION, headers.TRACEPARENT, headers.CE_ID, headers.CE_TYPE, headers.CE_SOURCE,
+            headers.CE_TIME, headers.CE_SPECVERSION,
+        ),
+        "command": message("A command", struct(Command), headers.COMMIT_ID, headers.TRACEPARENT),
+        "wakeUp": message("Nothing: only a wake-up", {}),
+        "previews": message("Fragments of one run", struct(PreviewBatch)),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

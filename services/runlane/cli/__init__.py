@@ -1,0 +1,1 @@
+"""The `runlane` command: one small file per verb, loaded when it is called."""

@@ -1,0 +1,5 @@
+"""`python -m runlane.cli`."""
+
+from runlane.cli.main import main
+
+main()

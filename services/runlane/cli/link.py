@@ -1,0 +1,125 @@
+"""Whom a verb talks to: options that all verbs share, and the connections that follow from them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from runlane.cli.failures import Failure, nothing_runs
+
+if TYPE_CHECKING:
+    from runlane.cli.state_dir import ConnectionInfo
+    from runlane.client.transports.http import HttpTransport
+    from runlane.kernel.connection import Connection
+
+T = TypeVar("T")
+
+DEFAULT_STATE_DIR = ".runlane"
+REQUEST_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the options said."""
+
+    url: str | None
+    token: str | None
+    state_dir: Path
+    tenant: str
+    json: bool
+
+    def info(self) -> "ConnectionInfo":
+        """What a running `runlane up` announced in the state directory."""
+        from runlane.cli.state_dir import connection_info  # noqa: PLC0415 - only without --url
+
+        found = connection_info(self.state_dir)
+        if found is None:
+            raise nothing_runs(str(self.state_dir))
+        return found
+
+    @asynccontextmanager
+    async def http(self) -> AsyncIterator["HttpTransport"]:
+        """The HTTP API, as the tenant of the token."""
+        from runlane.client.errors import Unreachable  # noqa: PLC0415
+        from runlane.client.transports.http import HttpTransport  # noqa: PLC0415
+
+        url, token = self._address()
+        try:
+            async with HttpTransport(url, token, timeout_s=REQUEST_TIMEOUT_S) as transport:
+                yield transport
+        except Unreachable as exc:
+            if exc.sent:
+                raise
+            raise nothing_runs(url) from exc
+
+    def _address(self) -> tuple[str, str]:
+        if self.url is not None:
+            return self.url, self.token or ""
+        info = self.info()
+        token = self.token or info.tokens.get(self.tenant)
+        if token is None:
+            raise Failure(f"no token for tenant {self.tenant!r} in {self.state_dir}")
+        return info.url, token
+
+    @asynccontextmanager
+    async def broker(self, nats_url: str | None = None) -> AsyncIterator["Connection"]:
+        """The broker, as its operator."""
+        from urllib.parse import urlsplit  # noqa: PLC0415
+
+        from runlane.kernel.connection import connect  # noqa: PLC0415
+        from runlane_contracts.access import inbox_prefix  # noqa: PLC0415
+
+        url = nats_url or self.info().operator_nats_url
+        user = urlsplit(url.split(",")[0]).username
+        connection = await connect(
+            url=url, name="runlane-cli", inbox_prefix=inbox_prefix(user) if user else None, wait_s=5.0
+        )
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+def linked(verb: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:
+    """Give a verb the shared options as `link: Link`, and run it. What it returns is the exit code."""
+
+    @click.option("--url", envvar="RUNLANE_URL", help="Where Runlane serves. Default: the state directory says.")
+    @click.option("--token", envvar="RUNLANE_TOKEN", help="API key or JWT. Default: the state directory's.")
+    @click.option(
+        "--state-dir", type=click.Path(path_type=Path), default=DEFAULT_STATE_DIR, show_default=True,
+        help="Of the `runlane up` to talk to.",
+    )  # fmt: skip
+    @click.option("--tenant", default="demo", show_default=True, help="As whom, among the state directory's tenants.")
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on stdout.")
+    @click.pass_context
+    @wraps(verb)
+    def run(
+        ctx: click.Context, /, *, url: str | None, token: str | None, state_dir: Path, tenant: str, as_json: bool,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        link = Link(url or None, token or None, state_dir, tenant, as_json)
+        ctx.exit(_run(verb(link=link, **options)) or 0)
+
+    return run
+
+
+def _run(work: Awaitable[T]) -> T:
+    async def main() -> T:
+        return await work
+
+    return asyncio.run(main())
+
+
+async def resolve_run(transport: "HttpTransport", run: str) -> str:
+    """A run id; `latest` is the newest run."""
+    if run != "latest":
+        return run
+    listed = await transport.get_json("/v1/runs", {"limit": 1})
+    if not listed["runs"]:
+        raise Failure("run_not_found: there is no run yet")
+    return str(listed["runs"][0]["run_id"])

@@ -1,0 +1,301 @@
+/**
+ * The state a client sees: a pure fold of facts, the exact twin of `runlane_contracts/reducer.py`.
+ *
+ * Same facts, same state, same checksum. Previews never enter it. Records that take payload fields have no
+ * prototype, so a key such as `__proto__` is only a key.
+ */
+
+import { canonicalJson } from "./json.js";
+
+export const REDUCER_VERSION = 1;
+
+export const TERMINAL_STATUS = new Set(["completed", "failed", "cancelled"]);
+export const OPEN_ITEM_STATUS = new Set([
+  "started", "requested", "running", "outcome_unknown", "waiting", "created", "updated",
+]);
+
+const ITEM_FIELD = {
+  turn: "turn_id", message: "message_id", reasoning: "reasoning_id", tool: "tool_call_id", approval: "approval_id",
+  input: "input_id", task: "task_id", artifact: "artifact_id",
+};
+const VERBS = {
+  session: ["started"],
+  run: [
+    "created", "leased", "started", "waiting", "resumed", "pause_requested", "paused", "cancel_requested", "lease_lost",
+    "completed", "failed", "cancelled",
+  ],
+  turn: ["started", "completed"],
+  plan: ["updated"],
+  message: ["started", "completed", "failed", "cancelled"],
+  reasoning: ["started", "completed", "failed", "cancelled"],
+  tool: ["requested", "running", "completed", "failed", "cancelled", "outcome_unknown", "reconciled"],
+  approval: ["requested", "resolved"],
+  input: ["requested", "provided", "cancelled"],
+  task: ["created", "updated", "completed", "failed", "cancelled"],
+  artifact: ["created", "updated", "completed", "failed"],
+  log: ["quarantined", "compacted"],
+};
+
+/** Every type of fact this page knows → the kind and id field of its item, or null. */
+export const KNOWN_TYPES = new Map(
+  Object.entries(VERBS).flatMap(([family, verbs]) =>
+    verbs.map((verb) => [`${family}.${verb}`, family in ITEM_FIELD ? [family, ITEM_FIELD[family]] : null]),
+  ),
+);
+
+const MUST_UNDERSTAND = new Set(["run", "approval", "input", "log"]);
+
+/** Whether a reader that does not know `type` has to stop instead of showing a generic item. */
+export function mustUnderstand(type) {
+  return MUST_UNDERSTAND.has(type.split(".", 1)[0]);
+}
+
+/** A fact arrived whose predecessor did not. */
+export class SequenceGap extends Error {
+  constructor(expected, got) {
+    super(`expected sequence ${expected}, got ${got}`);
+    this.name = "SequenceGap";
+    this.expected = expected;
+    this.got = got;
+  }
+}
+
+/** A run of which nothing is known yet. */
+export function initialState(tenantId, runId) {
+  return adopt({
+    run: { tenant_id: tenantId, run_id: runId, status: "created" },
+    items: {},
+    marks: [],
+    through_sequence: 0,
+  });
+}
+
+/** A state that came as JSON, made ready to be folded on. */
+export function adopt(state) {
+  const items = record();
+  for (const key of Object.keys(state.items)) items[key] = record(state.items[key]);
+  return {
+    run: record(state.run),
+    items,
+    marks: state.marks.map((mark) => record(mark)),
+    through_sequence: state.through_sequence,
+  };
+}
+
+/** `sha256:<hex>` over the canonical JSON of the whole state; null where the browser has no digest (plain HTTP). */
+export async function checksum(state) {
+  if (globalThis.crypto?.subtle === undefined) return null;
+  const bytes = new TextEncoder().encode(canonicalJson(state));
+  const digest = await crypto.subtle.digest("SHA-256", bytes);
+  return `sha256:${Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * Apply one fact in place; return the key of the item it changed, or null.
+ *
+ * A fact that is in the state already changes nothing. One that does not fit its type leaves a mark, so one bad fact
+ * stops no reader. Throws `SequenceGap` when a predecessor is missing; the state is then as before.
+ */
+export function reduce(state, fact) {
+  const through = state.through_sequence;
+  if (fact.sequence <= through) return null;
+  if (fact.sequence !== through + 1) throw new SequenceGap(through + 1, fact.sequence);
+  state.through_sequence = fact.sequence;
+  const { run } = state;
+  run.updated_at = moment(fact);
+  if (isSet(fact.session_id)) run.session_id = fact.session_id;
+  if (!fits(fact)) {
+    state.marks.push(record({ sequence: fact.sequence, type: "log.quarantined", event_id: fact.event_id, reason: "unfit" }));
+    return null;
+  }
+  const { payload } = fact;
+  const [family, verb] = partition(fact.type);
+  if (family === "run" && KNOWN_TYPES.has(fact.type)) {
+    reduceRun(run, fact, payload);
+    return null;
+  }
+  if (family === "log") {
+    state.marks.push(Object.assign(record(payload), { sequence: fact.sequence, type: fact.type }));
+    return null;
+  }
+  return reduceItem(state, fact, verb, payload);
+}
+
+// --- fitness ------------------------------------------------------------------------------------------------
+
+const MAX_NESTING = 128;
+const NUMBER = ["number", "bigint"];
+const TEXT = ["string"];
+
+// What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
+const READ = new Map([
+  ["run.leased", { lease_epoch: NUMBER, worker_id: TEXT }],
+  ["run.lease_lost", { lease_epoch: NUMBER }],
+  ["run.cancel_requested", { deadline_at: TEXT }],
+  ["approval.resolved", { decision: TEXT }],
+  ["tool.reconciled", { outcome: TEXT }],
+]);
+
+function fits(fact) {
+  const { payload, type } = fact;
+  if (!isObject(payload) || !isPortable(payload, 1)) return false;
+  const place = KNOWN_TYPES.get(type);
+  if (isSet(place) && typeof own(payload, place[1]) !== "string") return false;
+  return Object.entries(READ.get(type) ?? {}).every(([name, kinds]) => kinds.includes(typeof own(payload, name)));
+}
+
+// Whether every language can hold the value: not nested too deep, whole characters, finite numbers.
+function isPortable(value, level) {
+  if (typeof value === "string") return value.isWellFormed?.() ?? true;
+  if (typeof value === "number") return Number.isFinite(value);
+  if (value === null || typeof value !== "object") return true;
+  if (level > MAX_NESTING) return false;
+  if (Array.isArray(value)) return value.every((one) => isPortable(one, level + 1));
+  return Object.keys(value).every((key) => isPortable(key, level) && isPortable(value[key], level + 1));
+}
+
+// --- run ----------------------------------------------------------------------------------------------------
+
+const RUN_STATUS = new Map([
+  ["run.created", "created"], ["run.started", "running"], ["run.waiting", "waiting"], ["run.resumed", "running"],
+  ["run.paused", "paused"], ["run.cancel_requested", "cancelling"], ["run.completed", "completed"],
+  ["run.failed", "failed"], ["run.cancelled", "cancelled"],
+]);
+
+function reduceRun(run, fact, payload) {
+  if (TERMINAL_STATUS.has(run.status)) return;
+  switch (fact.type) {
+    case "run.created":
+      Object.assign(run, payload, { tenant_id: run.tenant_id, run_id: run.run_id, created_at: moment(fact) });
+      break;
+    case "run.leased":
+      keep(run, payload, "lease_epoch", "worker_id", "attempt");
+      if (run.status === "lost") run.status = "status_before_lost" in run ? run.status_before_lost : "running";
+      break;
+    case "run.lease_lost":
+      reduceLeaseLost(run, payload);
+      break;
+    case "run.waiting":
+      run.waiting_on = Object.hasOwn(payload, "on") ? payload.on : [];
+      break;
+    case "run.cancel_requested":
+      run.cancel_deadline_at = payload.deadline_at;
+      keep(run, payload, "reason");
+      break;
+    case "run.completed":
+    case "run.failed":
+    case "run.cancelled":
+      keep(run, payload, "output", "usage", "error", "reason");
+      run.ended_at = moment(fact);
+      delete run.worker_id;
+      break;
+    default:
+  }
+  move(run, RUN_STATUS.get(fact.type));
+  forgetWhatIsOver(run);
+}
+
+function move(run, status) {
+  if (status === undefined) return;
+  // Nobody drives a lost run; it goes on like this once somebody does.
+  if (run.status === "lost" && !TERMINAL_STATUS.has(status) && status !== "cancelling") run.status_before_lost = status;
+  else run.status = status;
+}
+
+function reduceLeaseLost(run, payload) {
+  if (payload.lease_epoch !== run.lease_epoch || !("worker_id" in run)) return;
+  run.status_before_lost = run.status;
+  run.status = "lost";
+  delete run.worker_id;
+}
+
+function forgetWhatIsOver(run) {
+  if (run.status !== "lost") delete run.status_before_lost;
+  const status = "status_before_lost" in run ? run.status_before_lost : run.status;
+  if (status !== "waiting") delete run.waiting_on;
+}
+
+function keep(target, payload, ...names) {
+  for (const name of names) if (Object.hasOwn(payload, name)) target[name] = payload[name];
+}
+
+// --- items --------------------------------------------------------------------------------------------------
+
+function reduceItem(state, fact, verb, payload) {
+  const [kind, id] = identify(fact, payload);
+  const key = `${kind}:${id}`;
+  const at = moment(fact);
+  const item = (state.items[key] ??= record({ first_sequence: fact.sequence, started_at: at }));
+  // A payload may hold any name; these are the fold's own.
+  Object.assign(item, payload, {
+    kind,
+    id,
+    first_sequence: item.first_sequence,
+    started_at: item.started_at,
+    status: itemStatus(fact.type, verb, payload),
+    last_sequence: fact.sequence,
+    updated_at: at,
+  });
+  if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
+  if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
+  if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
+  if (OPEN_ITEM_STATUS.has(item.status)) delete item.ended_at;
+  else item.ended_at = at;
+  if (!KNOWN_TYPES.has(fact.type)) item.type = fact.type;
+  return key;
+}
+
+function identify(fact, payload) {
+  const place = KNOWN_TYPES.get(fact.type);
+  if (isSet(place)) return [place[0], payload[place[1]]];
+  if (fact.type === "plan.updated") return ["plan", "plan"];
+  if (fact.type === "session.started") return ["session", fact.session_id || "session"];
+  if (isSet(fact.subject)) return [fact.subject.kind, fact.subject.id];
+  return ["other", fact.event_id];
+}
+
+function itemStatus(type, verb, payload) {
+  if (type === "approval.requested" || type === "input.requested") return "waiting";
+  if (type === "approval.resolved") return payload.decision;
+  if (type === "tool.reconciled") return payload.outcome === "executed" ? "completed" : "failed";
+  return verb;
+}
+
+// --- questions ----------------------------------------------------------------------------------------------
+
+/** Whether the run is over. */
+export function isTerminal(state) {
+  return TERMINAL_STATUS.has(state.run.status);
+}
+
+/** Whether an item may still change by itself. */
+export function isOpen(item) {
+  return OPEN_ITEM_STATUS.has(item.status);
+}
+
+// --- records ------------------------------------------------------------------------------------------------
+
+function record(fields = {}) {
+  return Object.assign(Object.create(null), fields);
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+function own(value, name) {
+  return Object.hasOwn(value, name) ? value[name] : undefined;
+}
+
+function moment(fact) {
+  return fact.recorded_at || fact.occurred_at;
+}
+
+function isSet(value) {
+  return value !== undefined && value !== null;
+}
+
+function partition(type) {
+  const dot = type.indexOf(".");
+  return dot < 0 ? [type, ""] : [type.slice(0, dot), type.slice(dot + 1)];
+}

@@ -1,0 +1,259 @@
+"""Reading the commits of runs, from the LOG or from the VIEW: head, read, tail. No consumer, no state in the broker.
+
+History is read by batched direct get. A tail listens to a plain subject for the wake-up (the LOG's own
+subject, or the one VIEW is republished to) and reads what the stream then holds; a slow sweep covers lost
+wake-ups. So ten thousand tails cost the broker ten thousand subscriptions and not one consumer.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Literal, Protocol, TypeVar
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from runlane.kernel.connection import Connection, as_kernel_error
+from runlane.kernel.direct import DirectReader, StoredMessage
+from runlane.kernel.errors import AheadOfStream, Gap, Retryable, StreamReplaced
+from runlane.kernel.event_log import NOTHING, StoredCommit, StoredRawCommit
+from runlane_contracts.codec import decode_commit, decode_raw_commit, timestamp_of_ns
+from runlane_contracts.cursor import Position
+from runlane_contracts.headers import LAST_SEQUENCE
+from runlane_contracts.streams import Layout
+from runlane_contracts.subjects import RunAddress
+
+Family = Literal["log", "view"]
+
+SWEEP_S = 2.0
+"""How long a tail may miss a commit whose wake-up got lost."""
+_LOOK_AGAIN_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
+_BACKOFF_S = (0.05, 2.0)
+_LOOKS_AT_REPLICAS = 5
+_REPLICA_LAG_S = 0.1
+
+
+class _Stored(Protocol):
+    @property
+    def position(self) -> Position: ...
+
+
+_T = TypeVar("_T", bound=_Stored)
+_Make = Callable[[str, StoredMessage], tuple[_T, int]]
+
+
+class CommitReader:
+    """Reads one family. `read` and `tail` check that commits are gapless; see `EventLog` for their promises."""
+
+    def __init__(self, connection: Connection, direct: DirectReader, layout: Layout, *, family: Family) -> None:
+        self._connection = connection
+        self._direct = direct
+        self._layout = layout
+        self._family = family
+
+    def stream(self, run: RunAddress) -> str:
+        """The stream that holds a run."""
+        run_id = run.run_id
+        return self._layout.log_stream(run_id) if self._family == "log" else self._layout.view_stream(run_id)
+
+    def subject(self, run: RunAddress) -> str:
+        """The subject of a run in its stream."""
+        subjects = self._layout.subjects
+        return subjects.log(*run) if self._family == "log" else subjects.view(*run)
+
+    async def head(self, run: RunAddress) -> StoredCommit | None:
+        """The run's last commit, or None. Raises Retryable."""
+        return await self._head(run, _stored_commit)
+
+    async def head_raw(self, run: RunAddress) -> StoredRawCommit | None:
+        """The run's last commit with its facts as bytes."""
+        return await self._head(run, _stored_raw_commit)
+
+    async def heads(self, runs: Iterable[RunAddress]) -> dict[RunAddress, StoredRawCommit]:
+        """The last commit of each run that has one, in few requests."""
+        by_stream: dict[str, list[RunAddress]] = {}
+        for run in runs:
+            by_stream.setdefault(self.stream(run), []).append(run)
+        found: dict[RunAddress, StoredRawCommit] = {}
+        for stream, some in by_stream.items():
+            epoch = await self._direct.epoch(stream)
+            messages = await self._direct.multi_last(stream, [self.subject(run) for run in some])
+            for subject, message in messages.items():
+                found[self._layout.subjects.run_of(subject)] = _stored_raw_commit(epoch, message)[0]
+        return found
+
+    def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
+        """Every commit after a position, up to the end as it is now.
+
+        Raises:
+            Retryable: no answer.
+            AheadOfStream: the stream has not reached that position (again).
+            StreamReplaced: the position is one of an earlier incarnation of the stream.
+            Gap: commits are missing.
+        """
+        return self._read(run, after, _stored_commit)
+
+    def read_raw(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredRawCommit, None]:
+        """The same with facts as bytes."""
+        return self._read(run, after, _stored_raw_commit)
+
+    def tail(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
+        """Every commit after a position, then new ones as they come, for ever.
+
+        Raises:
+            StreamReplaced: the stream was made anew.
+            Gap: commits are missing.
+        """
+        return self._tail(run, after, _stored_commit)
+
+    def tail_raw(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredRawCommit, None]:
+        """The same with facts as bytes."""
+        return self._tail(run, after, _stored_raw_commit)
+
+    async def _head(self, run: RunAddress, make: _Make[_T]) -> _T | None:
+        stream = self.stream(run)
+        epoch = await self._direct.epoch(stream)
+        message = await self._direct.last(stream, self.subject(run))
+        return None if message is None else make(epoch, message)[0]
+
+    async def _read(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+        stream, subject = self.stream(run), self.subject(run)
+        epoch = await self._direct.epoch(stream)
+        if after.epoch and after.epoch != epoch:
+            raise StreamReplaced(f"{stream}: {after.epoch} is now {epoch}")
+        sequence = after.sequence
+        # Reading begins with the message that holds the position: it must be there, else the position is not
+        # one of this stream's. It costs no further request.
+        known = after.stream_seq
+        async for page in self._direct.pages(stream, subject, known or 1):
+            for message in page.messages:
+                stored, first_sequence = make(epoch, message)
+                if known:
+                    if message.seq != known:
+                        await self._explain_missing(stream, subject, after)
+                    known = 0
+                    if not first_sequence <= sequence <= stored.position.sequence:
+                        raise Gap(f"{subject}: message {message.seq} does not hold {sequence}")
+                    if stored.position.sequence == sequence:
+                        continue
+                elif first_sequence != sequence + 1:
+                    raise Gap(f"{subject}: {first_sequence} follows {sequence} at message {message.seq}")
+                sequence = stored.position.sequence
+                yield stored
+        if known:
+            await self._explain_missing(stream, subject, after)
+
+    async def _explain_missing(self, stream: str, subject: str, after: Position) -> None:
+        self._direct.forget_epoch(stream)
+        state = await self._direct.stream_state(stream)
+        if state.epoch != after.epoch:
+            raise StreamReplaced(f"{stream}: {after.epoch} is now {state.epoch}")
+        if state.last_seq < after.stream_seq:
+            raise AheadOfStream(f"{stream} ends at {state.last_seq}, the position is at {after.stream_seq}")
+        for _ in range(_LOOKS_AT_REPLICAS):
+            if await self._direct.get(stream, after.stream_seq) is not None:
+                raise Retryable(f"{stream}: a replica was behind", retry_after_s=0.1)
+            await asyncio.sleep(_REPLICA_LAG_S)
+        raise Gap(f"{subject}: message {after.stream_seq} is gone")
+
+    async def _tail(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+        position = after
+        wake_ups = _WakeUps(self._connection, self._wake_subject(run))
+        try:
+            failures = 0
+            while True:
+                try:
+                    await wake_ups.listen()
+                    async with contextlib.aclosing(self._read(run, position, make)) as commits:
+                        async for stored in commits:
+                            position = stored.position
+                            yield stored
+                    failures = 0
+                except Retryable:
+                    await asyncio.sleep(_backoff_s(failures))
+                    failures += 1
+                    continue
+                await wake_ups.wait(position.sequence)
+        finally:
+            await wake_ups.close()
+
+    def _wake_subject(self, run: RunAddress) -> str:
+        subjects = self._layout.subjects
+        return subjects.log(*run) if self._family == "log" else subjects.live(*run)
+
+
+class _WakeUps:
+    """Tells a tail when to read again.
+
+    A message on the LOG's subject reaches listeners before it is stored, and also when it is then refused. So
+    after one the tail looks again a few times, until it has what was announced.
+    """
+
+    def __init__(self, connection: Connection, subject: str) -> None:
+        self._connection = connection
+        self._subject = subject
+        self._announced = 0
+        self._looks = 0
+        self._event = asyncio.Event()
+        self._stop: Callable[[], object] | None = None
+        self._forget_listener: Callable[[], None] = lambda: None
+
+    async def listen(self) -> None:
+        if self._stop is not None:
+            return
+        try:
+            subscription = await self._connection.nc.subscribe(self._subject, cb=self._on_message)
+        except nats.errors.Error as exc:
+            raise as_kernel_error(exc, self._subject) from exc
+        self._stop = subscription.unsubscribe
+        self._forget_listener = self._connection.add_reconnect_listener(self._event.set)
+
+    async def wait(self, sequence: int) -> None:
+        """Return when there may be something after `sequence`."""
+        pause_s = SWEEP_S * random.uniform(0.8, 1.2)  # noqa: S311 - many tails should not sweep at once
+        if sequence < self._announced and self._looks < len(_LOOK_AGAIN_S):
+            pause_s = _LOOK_AGAIN_S[self._looks]
+            self._looks += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._event.wait()
+        self._event.clear()
+
+    async def close(self) -> None:
+        self._forget_listener()
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            with contextlib.suppress(nats.errors.Error):
+                await stop()  # type: ignore[misc]
+
+    async def _on_message(self, message: Msg) -> None:
+        text = (message.headers or {}).get(LAST_SEQUENCE, "")
+        announced = int(text) if text.isdigit() else self._announced + 1
+        if announced > self._announced:
+            self._announced, self._looks = announced, 0
+        self._event.set()
+
+
+def _stored_commit(epoch: str, message: StoredMessage) -> tuple[StoredCommit, int]:
+    commit = decode_commit(message.data)
+    position = Position(epoch, message.seq, commit.last_sequence)
+    stored = StoredCommit(position=position, commit=commit, recorded_at=timestamp_of_ns(message.time_ns))
+    return stored, commit.first_sequence
+
+
+def _stored_raw_commit(epoch: str, message: StoredMessage) -> tuple[StoredRawCommit, int]:
+    commit = decode_raw_commit(message.data)
+    stored = StoredRawCommit(
+        position=Position(epoch, message.seq, commit.last_sequence),
+        commit=commit,
+        recorded_at=timestamp_of_ns(message.time_ns),
+        headers=message.headers,
+        data=message.data,
+    )
+    return stored, commit.first_sequence
+
+
+def _backoff_s(failures: int) -> float:
+    first, most = _BACKOFF_S
+    return min(most, first * float(2 ** min(failures, 10))) * random.uniform(0.5, 1.0)  # noqa: S311

@@ -1,14 +1,15 @@
 """P8: a secret split over deltas, at every byte, shows in none of them, joined or apart."""
 
 import base64
+import itertools
 import random
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from support import secrets
 
 from runlane.redaction_filter.preview_text import PreviewText
 from runlane.redaction_filter.scanner import Scanner
+from support import secrets
 
 SCANNER = Scanner()
 TOKENS = {name: token for name, (_, token) in secrets.tokens().items()}
@@ -39,7 +40,7 @@ def assert_hidden(shown: list[str], secret: str, prefix: int) -> None:
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
     at = [0, *sorted(cuts), len(text)]
-    return [text[a:b] for a, b in zip(at, at[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(at)]
 
 
 PREFIX = {"anthropic": 7, "openai project": 8, "openai service": 11, "openai user": 3, "github fine-grained": 11,

@@ -27,7 +27,8 @@ class PreviewText:
     """The text of one preview. `feed` it fragments in order; it answers with what may be shown now."""
 
     __slots__ = (
-        "_buffer", "_decided", "_ends_masked", "_gap_word", "_growing", "_in_first_word", "_lead", "_scanner", "_sealed",
+        "_buffer", "_decided", "_ends_masked", "_gap_word", "_growing", "_in_first_word", "_lead", "_scanner",
+        "_sealed",
     )  # fmt: skip
 
     def __init__(self, scanner: Scanner) -> None:
@@ -91,14 +92,14 @@ class PreviewText:
         spans: list[Span] = []
         ends: dict[int, int] = {}
         hold = growing_from = len(buffer)
-        for order, rule, at in self._scanner.places(buffer):
-            if at < self._lead or at < ends.get(order, 0):
+        for order, rule, at, opened in self._scanner.places(buffer):
+            if at < self._lead or opened <= ends.get(order, 0):
                 continue
             match = rule.exact.match(buffer, at, partial=True)
             if match is None:
                 continue
             if match.partial:
-                hold = min(hold, _opening_end(rule, buffer, at))
+                hold = min(hold, opened)
                 continue
             start, end = match.span("secret")
             ends[order] = end
@@ -171,8 +172,3 @@ def _is_opaque(word: bytes) -> bool:
 def _may_go_on(rule: Rule, buffer: bytes, at: int) -> bool:
     """Whether what follows a match may turn out to belong to it."""
     return rule.exact.fullmatch(buffer, at, partial=True) is not None
-
-
-def _opening_end(rule: Rule, buffer: bytes, at: int) -> int:
-    opening = rule.opens.match(buffer, at)
-    return int(opening.end()) if opening is not None else at

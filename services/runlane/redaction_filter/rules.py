@@ -90,14 +90,12 @@ _ALNUM = "[A-Za-z0-9]"
 _WORD = "[A-Za-z0-9_-]"
 
 
-def _token(
-    id_: str, prefix: str, alphabet: str, least: int, description: str, *, starts: bool = False, then: str = ""
-) -> Rule:
-    """`starts`: only where a word begins. `then`: what may follow the first `least` characters or more."""
+def _token(id_: str, prefix: str, alphabet: str, least: int, description: str, *, starts: bool) -> Rule:
+    """`starts`: only where a word begins. What hangs on to a token is masked with it: it may be the next one."""
     literal = regex.escape(prefix, special_only=True)
     return Rule(
         id=id_, literal_prefix=prefix, description=description, opening_gate=literal,
-        opening=(_START if starts else "") + literal, pattern=f"{alphabet}{{{least},}}{then}",
+        opening=(_START if starts else "") + literal, pattern=f"{alphabet}{{{least},}}{_WORD}*",
     )  # fmt: skip
 
 

@@ -220,9 +220,10 @@ def _inform(*streams: str) -> Iterable[str]:
 
 
 def _read(*streams: str) -> Iterable[str]:
-    """Content by direct get. The selector is in the body, so this is the whole stream."""
+    """Content by direct get, or from the leader. The selector is in the body, so this is the whole stream."""
     for stream in streams:
         yield f"{API}.STREAM.INFO.{stream}"
+        yield f"{API}.STREAM.MSG.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}.>"
 
@@ -243,6 +244,8 @@ def _durable(stream: str, durable: str) -> Iterable[str]:
     yield f"{API}.CONSUMER.CREATE.{stream}.{durable}.>"
     yield f"{API}.CONSUMER.MSG.NEXT.{stream}.{durable}"
     yield f"{API}.CONSUMER.INFO.{stream}.{durable}"
+    yield f"{API}.CONSUMER.RESET.{stream}.{durable}"
+    yield f"{API}.CONSUMER.UNPIN.{stream}.{durable}"
     yield f"$JS.ACK.{stream}.{durable}.>"
 
 
@@ -270,5 +273,6 @@ def _durables_of_others(layout: Layout, name: str) -> tuple[str, ...]:
             f"{API}.CONSUMER.CREATE.{spec.stream}.{spec.durable}.>",
             f"{API}.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}",
             f"{API}.CONSUMER.DELETE.{spec.stream}.{spec.durable}",
+            f"{API}.CONSUMER.RESET.{spec.stream}.{spec.durable}",
         )
     )

@@ -1,6 +1,7 @@
 """The console in a real browser, against a gateway that does what the test tells it."""
 
 import asyncio
+import random
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -188,6 +189,54 @@ async def test_the_page_knows_exactly_the_types_of_the_contract(console: Console
     assert dict(known) == expected
 
 
+OVERLAY = """async ({rounds}) => {
+  const { Overlay } = await import("/overlay.js");
+  const { initialState } = await import("/reducer.js");
+  return rounds.map((fragments) => {
+    const overlay = new Overlay();
+    const state = initialState("demo", "run_1");
+    const before = JSON.stringify(state);
+    for (const [first, last, data] of fragments) {
+      overlay.apply({ preview_id: "p", subject: { kind: "message", id: "m" }, preview_seq: last, operation: "append",
+        data, coalesced: { first_seq: first, last_seq: last, source_count: last - first + 1 } }, state);
+    }
+    const entry = overlay.get("message:m");
+    return { parts: entry.parts, incomplete: entry.incomplete, touched: JSON.stringify(state) !== before };
+  });
+}"""
+
+
+def on_the_way(chance: random.Random) -> list[tuple[int, int, str]]:
+    """Fragments `1,` `2,` … as they may arrive: merged, some dropped, some repeated, some late."""
+    sent, at = [], 1
+    while at <= 40:
+        last = min(40, at + chance.choice([0, 0, 0, 1, 3]))
+        sent.append((at, last, "".join(f"{n}," for n in range(at, last + 1))))
+        at = last + 1
+    arrived = [one for one in sent if chance.random() > 0.2] or sent
+    arrived += chance.sample(arrived, k=min(3, len(arrived)))
+    for _ in range(3):
+        here = chance.randrange(len(arrived))
+        arrived.insert(chance.randrange(len(arrived)), arrived.pop(here))
+    return arrived
+
+
+async def test_p7_a_preview_is_never_joined_over_what_is_missing_and_never_touches_the_state(console: Console) -> None:
+    page = await console.open("")
+    rounds = [on_the_way(random.Random(seed)) for seed in range(200)]
+    for fragments, shown in zip(rounds, await page.evaluate(OVERLAY, {"rounds": rounds}), strict=True):
+        numbers: list[int] = []
+        for part in shown["parts"]:
+            if "text" in part:
+                new = [int(one) for one in part["text"].split(",") if one]
+                assert new == list(range(new[0], new[0] + len(new))), fragments
+                assert not numbers or new[0] > numbers[-1], fragments
+                numbers += new
+        whole = numbers == list(range(1, numbers[-1] + 1))
+        assert shown["incomplete"] is not whole, fragments
+        assert shown["touched"] is False
+
+
 SPLIT = """async ({text, sizes}) => {
   const { SseParser } = await import("/sse.js");
   return sizes.map((size) => {
@@ -306,6 +355,43 @@ async def test_facts_appear_as_they_happen_and_the_end_is_shown(console: Console
     await expect(console.chip).to_have_text("ended")
     await expect(page.locator(".run-head .status")).to_have_text("completed")
     await console.agrees_with(run)
+
+
+async def test_what_happened_to_the_run_itself_is_told_alike_live_and_after_a_reload(console: Console) -> None:
+    run = console.gateway.add(running())
+    page = await console.open_run()
+    run.then(said(1), events.RunLeaseLost(lease_epoch=1), events.RunLeased(lease_epoch=2, worker_id="w2", attempt=2))
+    run.then(said(2), events.RunPauseRequested(), events.RunPaused())
+    await console.at(9)
+    lines = page.locator(".items .item")
+    told = await lines.all_inner_texts()
+    assert [line.split("\n")[-1] for line in told] == [
+        "w1 took the run, lease epoch 1", "Started", "message 1", "Lease epoch 1 was lost: expired",
+        "w2 took the run, lease epoch 2, attempt 2", "message 2", "Asked to pause", "Paused",
+    ]  # fmt: skip
+    await page.reload()
+    await expect(lines).to_have_count(8)
+    assert await lines.all_inner_texts() == told
+
+
+async def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_looked_at(console: Console) -> None:
+    run = console.gateway.add(running())
+    page = await console.open(f"#token={TOKEN}")
+    await page.clock.install()
+    await page.evaluate("(id) => { location.hash = `#/runs/${id}`; }", RUN)
+    await expect(console.chip).to_have_text("live")
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.evaluate(hide, True)
+    await page.clock.fast_forward(61_000)
+    await expect(console.chip).to_have_text("resting while hidden")
+    run.story.then(said(1))
+    await page.evaluate(hide, False)
+    await page.clock.run_for(2_000)
+    await console.at(4)
+    assert run.watches[-1] == cursor(3)
 
 
 async def test_failures_are_never_folded_away(console: Console) -> None:

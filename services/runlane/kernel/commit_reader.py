@@ -1,8 +1,9 @@
-"""Reading the commits of runs, from the LOG or from the VIEW: head, read, tail. No consumer, no state in the broker.
+"""Reading the commits of runs, from the LOG or from the VIEW: head, read, tail.
 
-History is read by batched direct get. A tail listens to a plain subject for the wake-up (the LOG's own
-subject, or the one VIEW is republished to) and reads what the stream then holds; a slow sweep covers lost
-wake-ups. So ten thousand tails cost the broker ten thousand subscriptions and not one consumer.
+History is read by batched direct get: no consumer, no state in the broker. VIEW is republished after it is
+stored, so a tail of it listens to that plain subject for the wake-up and reads what the stream then holds; a
+slow sweep covers lost wake-ups. Ten thousand tails of VIEW cost the broker ten thousand subscriptions and not one
+consumer. A tail of the LOG, for the few who may read it, has a consumer of its own.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.direct import DirectReader, StoredMessage
 from runlane.kernel.errors import AheadOfStream, Gap, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, StoredCommit, StoredRawCommit
+from runlane.kernel.tail import Tail
 from runlane_contracts.codec import decode_commit, decode_raw_commit, timestamp_of_ns
 from runlane_contracts.cursor import Position
 from runlane_contracts.headers import LAST_SEQUENCE
@@ -158,10 +160,16 @@ class CommitReader:
         raise Gap(f"{subject}: message {after.stream_seq} is gone")
 
     async def _tail(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+        follow = self._follow_by_consumer if self._family == "log" else self._follow_by_wake_up
+        async with contextlib.aclosing(follow(run, after, make)) as commits:
+            async for stored in commits:
+                yield stored
+
+    async def _follow_by_wake_up(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
         position = after
-        wake_ups = _WakeUps(self._connection, self._wake_subject(run))
+        wake_ups = _WakeUps(self._connection, self._layout.subjects.live(*run))
+        failures = 0
         try:
-            failures = 0
             while True:
                 try:
                     await wake_ups.listen()
@@ -178,17 +186,36 @@ class CommitReader:
         finally:
             await wake_ups.close()
 
-    def _wake_subject(self, run: RunAddress) -> str:
-        subjects = self._layout.subjects
-        return subjects.log(*run) if self._family == "log" else subjects.live(*run)
+    async def _follow_by_consumer(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+        position = after
+        failures = 0
+        while True:  # history first: reading it checks that the position is one of this stream's
+            try:
+                async with contextlib.aclosing(self._read(run, position, make)) as commits:
+                    async for stored in commits:
+                        position = stored.position
+                        yield stored
+                break
+            except Retryable:
+                await asyncio.sleep(_backoff_s(failures))
+                failures += 1
+        tail = Tail(
+            self._connection, self._direct, stream=self.stream(run), subjects=[self.subject(run)],
+            after_seq=position.stream_seq, epoch=position.epoch, max_messages=256,
+        )  # fmt: skip
+        sequence = position.sequence
+        async with contextlib.aclosing(tail.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    stored, first_sequence = make(tail.epoch, message)
+                    if first_sequence != sequence + 1:
+                        raise Gap(f"{message.subject}: {first_sequence} follows {sequence} at message {message.seq}")
+                    sequence = stored.position.sequence
+                    yield stored
 
 
 class _WakeUps:
-    """Tells a tail when to read again.
-
-    A message on the LOG's subject reaches listeners before it is stored, and also when it is then refused. So
-    after one the tail looks again a few times, until it has what was announced.
-    """
+    """Tells a tail when to read again. After a wake-up it looks a few times: a replica may be a moment behind."""
 
     def __init__(self, connection: Connection, subject: str) -> None:
         self._connection = connection

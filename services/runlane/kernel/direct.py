@@ -80,6 +80,11 @@ class DirectReader:
         self._epochs: dict[str, tuple[str, float]] = {}
         self._forget_listener = connection.add_disconnect_listener(self._link_lost)
 
+    @property
+    def connection(self) -> Connection:
+        """What it reads over."""
+        return self._connection
+
     async def epoch(self, stream: str) -> str:
         """The stream's epoch, remembered for a few seconds, until the link is lost, or until `forget_epoch`."""
         known = self._epochs.get(stream)

@@ -3,14 +3,13 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator
-from typing import Protocol
 
 from runlane.kernel.commit_reader import CommitReader
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Conflict, Overloaded, Permanent, Retryable
 from runlane.kernel.event_log import NOTHING, StoredCommit
-from runlane.kernel.publisher import PubAck, WindowedPublisher
+from runlane.kernel.publisher import PubAck, Publisher, WindowedPublisher
 from runlane_contracts import headers as names
 from runlane_contracts.codec import encode
 from runlane_contracts.cursor import Position
@@ -23,16 +22,6 @@ COMMIT_BUDGET_S = 15.0
 """A leader election takes up to 6 s; until then a commit is tried again under the same id."""
 PUBLISH_TIMEOUT_S = 5.0
 _BACKOFF_S = (0.02, 1.0)
-
-
-class Publisher(Protocol):
-    """What the log needs of a publisher."""
-
-    async def publish(
-        self, subject: str, data: bytes, headers: dict[str, str] | None = None, *, timeout_s: float = 5.0
-    ) -> PubAck:
-        """As `WindowedPublisher.publish`."""
-        ...
 
 
 class NatsEventLog:

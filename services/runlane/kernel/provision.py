@@ -17,8 +17,9 @@ from runlane.kernel.jetstream import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiEr
 from runlane_contracts.streams import ConsumerSpec, Layout, StreamSpec
 from runlane_contracts.telemetry import SCOPE
 
-MIN_API_LEVEL = 3
-"""Server 2.12.8. An older one ignores headers it does not know: what must be refused would be stored."""
+MIN_API_LEVEL = 4
+"""Server 2.14. An older one ignores headers it does not know (what must be refused would be stored), and cannot
+set a consumer back to what it has not acknowledged."""
 PRIORITY_GROUP = "active"
 NAME_IN_USE = 10058
 CONSUMER_EXISTS = 10148
@@ -90,7 +91,7 @@ async def require_api_level(connection: Connection) -> int:
     info = await api(connection, "INFO", answer=dict[str, Any])
     level = int(info.get("api", {}).get("level", 0))
     if level < MIN_API_LEVEL:
-        raise ServerTooOld(f"the server has JetStream API level {level}, Runlane needs {MIN_API_LEVEL} (2.12.8)")
+        raise ServerTooOld(f"the server has JetStream API level {level}, Runlane needs {MIN_API_LEVEL} (2.14)")
     return level
 
 

@@ -6,7 +6,7 @@ every future ends: with the acknowledgement, with the server's error, at its dea
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 import nats.errors
@@ -33,6 +33,16 @@ class PubAck(Struct, frozen=True):
 _ACK = msgspec.json.Decoder(PubAck)
 
 AckFuture = asyncio.Future[PubAck]
+
+
+class Publisher(Protocol):
+    """What the log and the buckets need of a publisher."""
+
+    async def publish(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, *, timeout_s: float = 5.0
+    ) -> PubAck:
+        """As `WindowedPublisher.publish`."""
+        ...
 
 
 class WindowedPublisher:

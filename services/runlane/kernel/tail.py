@@ -76,7 +76,7 @@ class Tail:
         self._max_bytes = max_bytes
 
     async def batches(self) -> AsyncGenerator[list[StoredMessage], None]:
-        """What is new, at least one message at a time; for ever.
+        """What is new, for ever. An empty batch says that the tail (re)started and nothing was there to read.
 
         Raises:
             StreamReplaced: the stream was made anew; the position means nothing in it.
@@ -87,7 +87,8 @@ class Tail:
             try:
                 async with contextlib.aclosing(self._one_consumer()) as batches:
                     async for batch in batches:
-                        self.position = batch[-1].seq
+                        if batch:
+                            self.position = batch[-1].seq
                         yield batch
             except Retryable as exc:
                 _log.info("tail of %s: %s", self.stream, exc)
@@ -104,6 +105,8 @@ class Tail:
         )
         try:
             self.caught_up = await pull.start(self._config()) == 0
+            if self.caught_up:
+                yield []
             while True:
                 batch = await pull.next()
                 self.caught_up = self.caught_up or pull.has_all

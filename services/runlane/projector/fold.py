@@ -22,6 +22,11 @@ class ViewMessage(Struct, frozen=True):
     last: int
     data: bytes
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says that it holds no fact: it stands for a log message that had none for this run."""
+        return 1 <= self.first == self.last + 1
+
 
 class RunFold(Struct):
     """One run as far as it is folded. `size` is about that of its JSON; `changed` are the items to be stored."""

@@ -71,7 +71,8 @@ class Folder:
     async def _store_folded(self, messages: Sequence[ViewMessage]) -> int:
         by_run: dict[RunAddress, list[ViewMessage]] = {}
         for one in messages:
-            by_run.setdefault(one.run, []).append(one)
+            if not one.is_empty:
+                by_run.setdefault(one.run, []).append(one)
         kept = await self._kept_folds(by_run)
         before = sum(_through(one) for one in kept.values())
         folded = [await self._fold_run(kept[run], theirs) for run, theirs in by_run.items()]

@@ -58,6 +58,20 @@ class Projector:
         """Whether a new generation is being built here."""
         return self._rebuilding.locked()
 
+    async def position(self, stream: str) -> int:
+        """Up to where a stream is folded, after a rebuild if what is stored cannot be continued. Raises Retryable."""
+        state = await self._views[stream].state()
+        for _ in range(_ATTEMPTS):
+            try:
+                async with self._locks[stream]:
+                    folder = self._folders[stream] = await self._open(stream)
+                    # A stream that lost its tail gets the same messages again; until then there is nothing after it.
+                    return min(folder.stream_seq, state.last_seq)
+            except Outdated as exc:
+                _log.warning("%s: %s, folding everything again", stream, exc)
+                await self._rebuild_if_outdated(stream)
+        raise Retryable(f"{stream} is made anew again and again", retry_after_s=1.0)
+
     async def handle(self, stream: str, messages: Sequence[ViewMessage]) -> None:
         """Everything through the last of these messages is stored when this returns, however often it was given.
 

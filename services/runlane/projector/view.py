@@ -5,8 +5,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader, Page, StoredMessage
 from runlane.kernel.errors import Retryable
+from runlane.kernel.jetstream import api
 from runlane.projector.fold import ViewMessage
 from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE
 from runlane_contracts.streams import Layout
@@ -35,15 +37,25 @@ class View(Protocol):
         ...
 
     def read_run(self, run: RunAddress, *, through: int) -> AsyncIterator[Sequence[ViewMessage]]:
-        """Every message of one run up to a stream sequence, in order, some at a time."""
+        """Every message of one run up to one of its own, in order, some at a time."""
         ...
 
 
-class DirectView:
-    """A VIEW stream by batched direct get."""
+class _State(Struct, frozen=True):
+    first_seq: int = 0
+    deleted: tuple[int, ...] = ()
 
-    def __init__(self, reader: DirectReader, layout: Layout, index: int) -> None:
+
+class _Info(Struct, frozen=True):
+    state: _State
+
+
+class DirectView:
+    """A VIEW stream by batched direct get. A replica that is behind is noticed, not believed."""
+
+    def __init__(self, connection: Connection, reader: DirectReader, layout: Layout, index: int) -> None:
         self.stream = layout.view_stream_at(index)
+        self._connection = connection
         self._reader = reader
         self._subjects = layout.subjects
         self._all = layout.subjects.all_of("view")
@@ -55,27 +67,35 @@ class DirectView:
 
     async def read(self, *, after: int, through: int) -> AsyncIterator[Sequence[ViewMessage]]:
         """Every message after a stream sequence up to another, in order, some at a time."""
+        reached = after
         async for messages in self._pages(self._all, after, through):
             yield messages
+            reached = messages[-1].stream_seq
+        if reached < through and not await self._nothing_between(reached, through):
+            raise Retryable(f"{self.stream}: a replica is behind {through}", retry_after_s=0.2)
 
     async def read_run(self, run: RunAddress, *, through: int) -> AsyncIterator[Sequence[ViewMessage]]:
-        """Every message of one run up to a stream sequence, in order, some at a time."""
+        """Every message of one run up to one of its own, in order, some at a time."""
+        reached = 0
         async for messages in self._pages(self._subjects.view(run.tenant_id, run.run_id), 0, through):
             yield messages
+            reached = messages[-1].stream_seq
+        if reached < through:
+            raise Retryable(f"{self.stream}: a replica is behind {through}", retry_after_s=0.2)
 
     async def _pages(self, subject: str, after: int, through: int) -> AsyncIterator[list[ViewMessage]]:
-        reached = after
         async for page in self._reader.pages(self.stream, subject, after + 1):
-            reached = page.messages[-1].seq
             messages = [one for one in _of_page(self._subjects, page) if one.stream_seq <= through]
             if messages:
                 yield messages
-            if reached >= through:
+            if page.messages[-1].seq >= through:
                 return
-        # A replica that is behind ends early; only the leader knows that there is nothing more.
-        following = await self._reader.next_from_leader(self.stream, subject, reached + 1)
-        if following is not None and following.seq <= through:
-            raise Retryable(f"{self.stream}: a replica is behind", retry_after_s=0.2)
+
+    async def _nothing_between(self, reached: int, through: int) -> bool:
+        """Whether the stream's leader has nothing after one sequence up to another: purged, or deleted by hand."""
+        info = await api(self._connection, f"STREAM.INFO.{self.stream}", {"deleted_details": True}, answer=_Info)
+        gone = set(info.state.deleted)
+        return all(seq < info.state.first_seq or seq in gone for seq in range(reached + 1, through + 1))
 
 
 def _of_page(subjects: Subjects, page: Page) -> list[ViewMessage]:

@@ -144,6 +144,23 @@ async def test_a_message_nobody_can_read_marks_its_run_and_stops_nobody(store: R
     assert await checksum(store, "run_2") == replayed(sound.facts, "run_2")
 
 
+async def test_a_message_without_facts_is_passed_over(store: ReadStore) -> None:
+    view = MemoryView()
+    story = a_short_run()
+    commits = story.commits(3)
+    view.put(*commits[:2])
+    view.put_raw(RunAddress("acme", "run_1"), b'{"facts":[]}', first=1, last=0)
+    view.put_raw(RunAddress("x", "y"), b"", first=1, last=0)
+    view.put(*commits[2:])
+    view.put_raw(RunAddress("acme", "run_1"), b"", first=13, last=12)
+    projector = projector_of(store, view)
+    for message in view.messages:
+        await projector.handle(STREAM, [message])
+    assert await checksum(store, "run_1") == replayed(story.facts, "run_1")
+    assert view.run_reads == 0
+    assert (await store.progress(PROJECTION, STREAM)).position.stream_seq == 7
+
+
 async def test_a_fact_the_reducer_fails_on_is_quarantined(store: ReadStore, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reducer.reduce
 

@@ -43,8 +43,8 @@ export class Api {
     return this.#get("/v1/approvals", { status: "waiting" }, signal);
   }
 
-  events(runId, { cursor = "", limit = 100, signal } = {}) {
-    return this.#get(`/v1/runs/${encodeURIComponent(runId)}/events`, { cursor, limit }, signal);
+  events(runId, { cursor = "", types = "", limit = 100, signal } = {}) {
+    return this.#get(`/v1/runs/${encodeURIComponent(runId)}/events`, { cursor, types, limit }, signal);
   }
 
   snapshot(runId, { atSequence, signal } = {}) {

@@ -20,6 +20,8 @@ class Answer {
 /** Submit, say what became of it, and give the buttons back unless it was done or held. */
 async function ask(form, answer, submit) {
   const controls = Array.from(form.querySelectorAll("button, input, textarea, select"));
+  const focused = document.activeElement;
+  form.closest(".item")?.focus({ preventScroll: true }); // a disabled control would drop the focus
   for (const control of controls) control.disabled = true;
   answer.say("pending", "Asking…");
   const outcome = await submit();
@@ -32,6 +34,7 @@ async function ask(form, answer, submit) {
     return;
   }
   for (const control of controls) control.disabled = false;
+  focused?.focus({ preventScroll: true });
   if (outcome.unknown !== undefined) {
     answer.say("failed", `No answer (${outcome.unknown}). It may or may not have been recorded; asking again is safe.`);
   } else answer.say("failed", `Refused: ${refusal(outcome)}`);
@@ -120,7 +123,7 @@ function readJson(text) {
 /** The answer to one question of the agent, shaped by its schema where there is one. */
 export function inputForm(item, commander) {
   const answer = new Answer();
-  const field = fieldFor(item.schema ?? { type: "string" }, "Answer");
+  const field = fieldFor(item.schema ?? { type: "string" }, "Answer", true);
   const error = h("p.error", { role: "alert" });
   const form = h(
     "form.decision",
@@ -143,14 +146,14 @@ export function inputForm(item, commander) {
   return form;
 }
 
-/** `{element, read}` for a schema: `read()` gives `{value}` or `{error}`. */
-function fieldFor(schema, label) {
+/** `{element, read}` for a schema: `read()` gives `{value}` or `{error}`. `isWhole`: the whole answer, not one of several fields. */
+function fieldFor(schema, label, isWhole) {
   const name = inertString(schema.title ?? label, 80);
   if (Array.isArray(schema.enum)) return choiceField(schema.enum, name);
   if (schema.type === "boolean") return choiceField([true, false], name);
   if (schema.type === "number" || schema.type === "integer") return numberField(schema, name);
   if (schema.type === "object" && isFlat(schema.properties)) return objectField(schema);
-  if (schema.type === "string") return stringField(schema, name);
+  if (schema.type === "string") return stringField(schema, name, isWhole);
   return jsonField(name);
 }
 
@@ -160,7 +163,7 @@ function isFlat(properties) {
 }
 
 function labelled(name, control, hint) {
-  return h("label.field", {}, h("span.field-name", {}, name), control, hint ? h("span.faint", {}, inline(hint)) : null);
+  return h("label.field", {}, h("span.field-name", {}, name), control, hint ? h("span.faint.hint", {}, inline(hint)) : null);
 }
 
 function choiceField(values, name) {
@@ -176,11 +179,12 @@ function numberField(schema, name) {
   };
 }
 
-function stringField(schema, name) {
+function stringField(schema, name, isWhole) {
   const isSecret = schema.writeOnly === true || schema.format === "password";
+  const value = typeof schema.default === "string" ? schema.default : "";
   const control = isSecret
     ? h("input", { type: "password", autocomplete: "off" })
-    : h("textarea", { rows: 2, value: typeof schema.default === "string" ? schema.default : "" });
+    : isWhole ? h("textarea", { rows: 2, value }) : h("input", { type: "text", autocomplete: "off", value });
   return { element: labelled(name, control, schema.description), read: () => ({ value: control.value }) };
 }
 
@@ -191,7 +195,7 @@ function jsonField(name) {
 
 function objectField(schema) {
   const required = new Set(schema.required ?? []);
-  const fields = Object.entries(schema.properties).map(([key, one]) => [key, fieldFor(one, key)]);
+  const fields = Object.entries(schema.properties).map(([key, one]) => [key, fieldFor(one, key, false)]);
   return {
     element: h("div.fields", {}, fields.map(([, field]) => field.element)),
     read() {

@@ -60,11 +60,13 @@ export class ItemView {
     this.#number.textContent = `#${item.first_sequence}`;
     const wasOpen = this.#fold?.open ?? false;
     const hadFocus = this.#fold !== null && document.activeElement === this.#fold.firstElementChild;
+    const hadFocusInside = !hadFocus && this.#body.contains(document.activeElement);
     const nodes = (DRAW[kind] ?? drawOther)(item, this.#context);
     this.#body.replaceChildren(...nodes.filter((node) => node !== null));
     this.#fold = this.#body.querySelector("details");
     if (this.#fold !== null && wasOpen) this.#fold.open = true;
     if (this.#fold !== null && hadFocus) this.#fold.firstElementChild.focus();
+    if (hadFocusInside) this.element.focus({ preventScroll: true });
   }
 
   #drawPreview(entry, kind) {
@@ -88,13 +90,14 @@ class PreviewView {
   #part = 0;
   #chars = 0;
   #total = 0;
-  #text = h("div.text.code", { dir: "auto" });
+  #text;
   #mark = h("p.preview-mark");
 
   constructor(entry, kind) {
     this.entry = entry;
-    this.element = h("div.preview", { "data-kind": kind }, this.#text, this.#mark);
-    if (kind === "message" || kind === "reasoning") this.#text.classList.remove("code");
+    const isProse = kind === "message" || kind === "reasoning";
+    this.#text = h(isProse ? "div.text" : "div.text.code", { dir: "auto" });
+    this.element = h("div.preview", { "data-kind": kind }, h("div.preview-end", {}, this.#text), this.#mark);
   }
 
   update() {
@@ -351,7 +354,7 @@ const ENVELOPE = new Set(["kind", "id", "first_sequence", "last_sequence", "star
 function drawOther(item) {
   const payload = Object.fromEntries(Object.entries(item).filter(([name]) => !ENVELOPE.has(name)));
   return [
-    fold([h("span.kind", {}, inline(item.type ?? item.kind, 80)), h("code.digest", {}, ...inert(digestLine(payload))), isOpen(item) ? statusOf(item) : null],
+    fold([h("span.kind.verbatim", {}, inline(item.type ?? item.kind, 80)), h("code.digest", {}, ...inert(digestLine(payload))), isOpen(item) ? statusOf(item) : null],
       () => [field("Payload", payload)]),
     failure(item.error),
   ];
@@ -371,6 +374,26 @@ const DRAW = Object.assign(Object.create(null), {
   message: drawMessage, reasoning: drawReasoning, tool: drawTool, approval: drawApproval, input: drawInput,
   task: drawTask, plan: drawPlan, turn: drawTurn, session: drawSession, artifact: drawArtifact,
 });
+
+const RUN_LINES = {
+  "run.leased": (payload) => [inline(payload.worker_id ?? "a worker", 64), ` took the run, lease epoch ${payload.lease_epoch}`, payload.attempt > 1 ? `, attempt ${payload.attempt}` : ""],
+  "run.lease_lost": (payload) => [`Lease epoch ${payload.lease_epoch} was lost: `, inline(payload.cause ?? "expired", 40)],
+  "run.started": () => ["Started"],
+  "run.waiting": (payload) => ["Waits for ", inline((payload.on ?? []).map((one) => `${one.kind} ${one.id}`).join(", ") || "something", 200)],
+  "run.resumed": () => ["Goes on"],
+  "run.pause_requested": () => ["Asked to pause"],
+  "run.paused": () => ["Paused"],
+  "run.cancel_requested": (payload) => ["Asked to stop by ", h("time", { title: fullMoment(payload.deadline_at) }, clock(payload.deadline_at)), payload.reason ? [": ", inline(payload.reason, 300)] : ""],
+};
+
+/** A line for a fact about the run itself. */
+export function runLine(fact) {
+  const at = fact.recorded_at ?? fact.occurred_at;
+  const element = h("article.item.run-line", { "data-kind": "run", "data-type": fact.type, tabindex: -1, "aria-label": fact.type },
+    h("div.gutter", {}, h("time", { datetime: at, title: fullMoment(at) }, clock(at)), h("span.number", {}, `#${fact.sequence}`)),
+    h("div.body", {}, h("span", {}, ...RUN_LINES[fact.type](fact.payload ?? {}).flat())));
+  return element;
+}
 
 /** A mark of the log itself: something was quarantined, or replaced by a snapshot. */
 export function markView(mark) {

@@ -1,4 +1,8 @@
-/** One run in memory: state, overlay and the cursor of what was applied last. It outlives every connection. */
+/**
+ * One run in memory: state, overlay and the cursor of what was applied last. It outlives every connection.
+ *
+ * Beside the state it keeps the run's own facts (leases, pauses, …), which the state tells only the sum of.
+ */
 
 import { Overlay } from "./overlay.js";
 import { KNOWN_TYPES, adopt, checksum, initialState, isTerminal, mustUnderstand, reduce } from "./reducer.js";
@@ -11,6 +15,12 @@ export class NotUnderstood extends Error {
   }
 }
 
+// What the timeline tells of the run itself. How it began and ended has a place of its own.
+const TOLD = new Set([
+  "run.leased", "run.lease_lost", "run.started", "run.waiting", "run.resumed", "run.pause_requested", "run.paused",
+  "run.cancel_requested",
+]);
+
 export class RunModel {
   constructor(runId) {
     this.runId = runId;
@@ -18,6 +28,7 @@ export class RunModel {
     this.overlay = new Overlay();
     this.cursor = null;
     this.traceparent = null;
+    this.runFacts = new Map(); // sequence → fact, for the timeline
     this.factsApplied = 0;
     this.checksumAgreed = null; // what the last snapshot's checksum said: true, false, or not known
   }
@@ -39,12 +50,21 @@ export class RunModel {
     return Object.values(this.state.items).some((item) => item.retry_of === toolCallId);
   }
 
+  /** Remember a fact about the run as a whole; return its key in the timeline, or null when it has none. */
+  noteRunFact(fact) {
+    this.traceparent ??= fact.traceparent ?? null;
+    if (!TOLD.has(fact.type) || this.runFacts.has(fact.sequence)) return null;
+    this.runFacts.set(fact.sequence, fact);
+    return `run ${fact.sequence}`;
+  }
+
   /** Take a snapshot in place of what is known. Returns whether its checksum is that of its state, null if unknown. */
   async restore(frame, cursor) {
     const state = adopt(frame.state);
     const own = await checksum(state);
     this.state = state;
     this.overlay.clear();
+    this.runFacts.clear();
     this.cursor = cursor;
     this.checksumAgreed = own === null ? null : own === frame.checksum;
     return this.checksumAgreed;
@@ -62,9 +82,10 @@ export class RunModel {
     this.cursor = cursor ?? this.cursor;
     if (this.sequence === before) return [];
     this.factsApplied += 1;
-    this.traceparent ??= fact.traceparent ?? null;
+    const told = this.noteRunFact(fact);
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);
+    if (told !== null) changed.push(told);
     if (fact.type === "tool.requested" && fact.payload?.retry_of) changed.push(`tool:${fact.payload.retry_of}`);
     return changed;
   }

@@ -11,6 +11,8 @@ import { Timeline } from "./timeline.js";
 import { Watch } from "./watch.js";
 
 const CHECKSUM_PAUSE_MS = 400;
+const RUN_FACT_PAGES = 5;
+const REST_AFTER_HIDDEN_MS = 60_000;
 const PAUSABLE = new Set(["running", "waiting"]);
 
 export class RunView {
@@ -25,11 +27,12 @@ export class RunView {
   #frame = 0;
   #ticker = 0;
   #checksumTimer = 0;
+  #restTimer = 0;
   #connection = { phase: "connecting" };
   #announcedStatus = null;
   #header;
   #closed = false;
-  #traceAsked = false;
+  #isRunKnown = false;
 
   #notice = h("div.notice", { role: "status", "aria-live": "polite", hidden: true });
   #attention = h("div.attention", { hidden: true });
@@ -61,13 +64,16 @@ export class RunView {
     this.#watch.close();
     clearInterval(this.#ticker);
     clearTimeout(this.#checksumTimer);
+    clearTimeout(this.#restTimer);
     cancelAnimationFrame(this.#frame);
     removeEventListener("online", this.#onOnline);
     document.removeEventListener("visibilitychange", this.#onOnline);
   }
 
   #onOnline = () => {
-    if (!document.hidden) this.#watch.retryNow();
+    clearTimeout(this.#restTimer);
+    if (document.hidden) this.#restTimer = setTimeout(() => this.#watch.rest(), REST_AFTER_HIDDEN_MS);
+    else this.#watch.retryNow();
   };
 
   #open() {
@@ -98,8 +104,10 @@ export class RunView {
   }
 
   #changed(keys) {
-    if (keys === null) this.#drawAll = true;
-    else for (const key of keys) this.#dirty.add(key);
+    if (keys === null) {
+      this.#drawAll = true;
+      this.#isRunKnown = false;
+    } else for (const key of keys) this.#dirty.add(key);
     if (this.#frame === 0) this.#frame = requestAnimationFrame(() => this.#draw());
   }
 
@@ -126,7 +134,7 @@ export class RunView {
     this.#drawAttention();
     this.#footer.update(this.#model);
     this.#scheduleChecksum();
-    this.#learnTrace();
+    this.#learnRunFacts();
     this.#announce(state.run.status);
   }
 
@@ -179,18 +187,23 @@ export class RunView {
     }, CHECKSUM_PAUSE_MS);
   }
 
-  // A state does not tell the trace it belongs to; its first facts do.
-  async #learnTrace() {
-    if (this.#traceAsked || this.#model.isEmpty) return;
-    this.#traceAsked = true;
-    if (this.#model.traceparent !== null) return;
+  // A state tells the sum of what happened to the run itself; the facts about it tell when, and under which trace.
+  async #learnRunFacts() {
+    if (this.#isRunKnown || this.#model.isEmpty) return;
+    this.#isRunKnown = true;
+    const keys = [];
     try {
-      const page = await this.#api.events(this.#model.runId, { limit: 5 });
-      this.#model.traceparent = page.events.find((fact) => fact.traceparent)?.traceparent ?? null;
-      this.#changed([]);
+      let cursor = "";
+      for (let pages = 0; pages < RUN_FACT_PAGES; pages += 1) {
+        const page = await this.#api.events(this.#model.runId, { cursor, types: "run.*", limit: 200 });
+        for (const fact of page.events) if (fact.sequence <= this.#model.sequence) keys.push(this.#model.noteRunFact(fact));
+        if (!page.has_more) break;
+        cursor = page.cursor;
+      }
     } catch {
-      // The trace is an extra: the header does without.
+      // They are an extra: the timeline does without.
     }
+    if (!this.#closed) this.#changed(keys.filter((key) => key !== null));
   }
 
   // Ask the server for its state at the very sequence we are at, and compare.
@@ -428,6 +441,8 @@ function phaseText(connection) {
       return "live";
     case "reconnecting":
       return `reconnecting in ${Math.max(0, Math.ceil((connection.retryAt - Date.now()) / 1000))} s`;
+    case "resting":
+      return "resting while hidden";
     case "ended":
       return "ended";
     default:

@@ -7,6 +7,7 @@ import { runAddress } from "./session.js";
 import { inertString, inline } from "./text.js";
 
 const REFRESH_MS = 2500;
+const SOON_MS = 300;
 const REFRESH_MAX_MS = 20_000;
 const PAGE = 50;
 const STATUSES = ["created", "running", "waiting", "paused", "cancelling", "lost", "completed", "failed", "cancelled"];
@@ -24,7 +25,7 @@ export class RunsView {
   #failures = 0;
   #reading = null;
 
-  #search = h("input", { type: "search", placeholder: "Filter by agent, id, session", "aria-label": "Filter runs by text", autocomplete: "off", spellcheck: "false" });
+  #search = h("input", { type: "search", placeholder: "Filter by agent, id, session", "aria-label": "Filter runs by text", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false" });
   #status = h("select", { "aria-label": "Filter runs by status" }, h("option", { value: "" }, "Any status"), STATUSES.map((one) => h("option", { value: one }, one)));
   #list = h("ul.runs");
   #note = h("p.list-note", { role: "status" });
@@ -44,6 +45,7 @@ export class RunsView {
       if (!document.hidden) this.#refresh();
     };
     document.addEventListener("visibilitychange", this.onVisible);
+    document.addEventListener("keydown", this.#pressed);
     this.#start();
   }
 
@@ -59,6 +61,8 @@ export class RunsView {
     if (run === undefined || run.status === status) return;
     run.status = status;
     this.#draw();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#refresh(), SOON_MS); // what waits for a decision may have changed too
   }
 
   close() {
@@ -66,7 +70,14 @@ export class RunsView {
     clearTimeout(this.#timer);
     this.#reading?.abort();
     document.removeEventListener("visibilitychange", this.onVisible);
+    document.removeEventListener("keydown", this.#pressed);
   }
+
+  #pressed = (event) => {
+    if (event.key !== "/" || event.target.closest("input, textarea, select, dialog") !== null) return;
+    this.#search.focus();
+    event.preventDefault();
+  };
 
   #start() {
     this.#runs.clear();

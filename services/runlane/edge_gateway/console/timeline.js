@@ -4,7 +4,7 @@
  */
 
 import { arrange, h } from "./dom.js";
-import { ItemView, markView } from "./items.js";
+import { ItemView, markView, runLine } from "./items.js";
 
 const FIRST_WINDOW = 400;
 const STEP = 600;
@@ -15,8 +15,8 @@ export class Timeline {
   #model;
   #context;
   #views = new Map();
-  #order = []; // item keys and `mark:<index>`, by sequence
-  #known = new Set();
+  #order = []; // by sequence: item keys (`kind:id`), and for what is no item `mark <index>` and `run <sequence>`
+  #known = new Map(); // key → sequence
   #from = 0; // of #order: where the window starts
   #marks = 0;
   #isFollowing = true;
@@ -34,6 +34,7 @@ export class Timeline {
     this.scroller = h("div.timeline", { tabindex: 0, role: "region", "aria-label": "Timeline of the run" }, content);
     this.element = h("div.timeline-frame", {}, this.scroller, this.#toEnd);
     this.scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.element.addEventListener("keydown", (event) => this.#pressed(event));
     new ResizeObserver(() => this.#stick()).observe(content);
   }
 
@@ -78,33 +79,43 @@ export class Timeline {
   }
 
   #reset() {
+    const { items, marks } = this.#model.state;
     this.#views.clear();
     this.#known.clear();
     this.#order = [];
     this.#marks = 0;
-    const { items, marks } = this.#model.state;
-    const all = Object.keys(items).map((key) => [items[key].first_sequence, key]);
-    marks.forEach((mark, index) => all.push([mark.sequence, `mark:${index}`]));
-    this.#marks = marks.length;
-    this.#order = all.sort((a, b) => a[0] - b[0]).map(([, key]) => key);
-    this.#known = new Set(this.#order);
-    this.#from = Math.max(0, this.#order.length - FIRST_WINDOW);
     this.#list.replaceChildren();
     this.#provisional.replaceChildren();
+    const runLines = Array.from(this.#model.runFacts.keys(), (sequence) => `run ${sequence}`);
+    this.#extend([...Object.keys(items), ...runLines]);
+    this.#marks = marks.length;
+    this.#from = Math.max(0, this.#order.length - FIRST_WINDOW);
   }
 
-  // Facts come in order, so new items and marks only ever follow the known ones. Both kinds may be new at once.
+  // New keys follow the known ones, as facts do; only lines that were read later than their neighbours are sorted in.
   #extend(keys) {
-    const { items, marks } = this.#model.state;
-    const fresh = [];
-    for (const key of keys) if (key in items && !this.#known.has(key)) fresh.push([items[key].first_sequence, key]);
-    for (; this.#marks < marks.length; this.#marks += 1) fresh.push([marks[this.#marks].sequence, `mark:${this.#marks}`]);
-    fresh.sort((a, b) => a[0] - b[0]);
-    for (const [, key] of fresh) {
+    const { marks } = this.#model.state;
+    const fresh = keys.filter((key) => !this.#known.has(key) && this.#sequenceOf(key) !== undefined);
+    for (; this.#marks < marks.length; this.#marks += 1) fresh.push(`mark ${this.#marks}`);
+    if (fresh.length === 0) return false;
+    const last = this.#known.get(this.#order.at(-1)) ?? 0;
+    const first = this.#order[this.#from];
+    let isInOrder = true;
+    for (const key of fresh) {
+      const sequence = this.#sequenceOf(key);
+      isInOrder &&= sequence > last;
+      this.#known.set(key, sequence);
       this.#order.push(key);
-      this.#known.add(key);
     }
-    return fresh.length > 0;
+    if (!isInOrder || fresh.length > 1) this.#order.sort((a, b) => this.#known.get(a) - this.#known.get(b));
+    if (!isInOrder && this.#from > 0) this.#from = this.#order.indexOf(first);
+    return true;
+  }
+
+  #sequenceOf(key) {
+    if (key.startsWith("run ")) return Number(key.slice(4));
+    if (key.startsWith("mark ")) return this.#model.state.marks[Number(key.slice(5))].sequence;
+    return this.#model.state.items[key]?.first_sequence;
   }
 
   #trim() {
@@ -129,12 +140,16 @@ export class Timeline {
   #viewOf(key) {
     const known = this.#views.get(key);
     if (known !== undefined) return known;
-    const view = key.startsWith("mark:")
-      ? { element: markView(this.#model.state.marks[Number(key.slice(5))]) }
-      : new ItemView(key, this.#context);
+    const view = this.#newView(key);
     this.#views.set(key, view);
     this.#update(key);
     return view;
+  }
+
+  #newView(key) {
+    if (key.startsWith("mark ")) return { element: markView(this.#model.state.marks[Number(key.slice(5))]) };
+    if (key.startsWith("run ")) return { element: runLine(this.#model.runFacts.get(Number(key.slice(4)))) };
+    return new ItemView(key, this.#context);
   }
 
   #drawProvisional() {
@@ -157,6 +172,17 @@ export class Timeline {
     this.#from = from;
     this.#arrange();
     this.scroller.scrollTop = scrollTop + this.scroller.scrollHeight - scrollHeight;
+  }
+
+  // `j` and `k` step from item to item, as in many feeds.
+  #pressed(event) {
+    const isTyping = event.target.closest("input, textarea, select") !== null;
+    if ((event.key !== "j" && event.key !== "k") || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    const items = Array.from(this.scroller.querySelectorAll(".item"));
+    const at = items.indexOf(event.target.closest(".item"));
+    const next = at < 0 ? items.at(-1) : items[at + (event.key === "j" ? 1 : -1)];
+    next?.focus();
+    event.preventDefault();
   }
 
   #scrolled() {

@@ -31,6 +31,8 @@ export class Watch {
   #model;
   #on;
   #stop = new AbortController();
+  #connection = null;
+  #isResting = false;
   #wake = null;
   #attempt = 0;
   #gaps = 0;
@@ -49,14 +51,19 @@ export class Watch {
   /** Watch until the run is over, the server refuses, or `close` is called. */
   async run() {
     while (!this.#stop.signal.aborted) {
-      this.#on.connection({ phase: this.#connected === 0 ? "connecting" : "resuming", attempt: this.#attempt });
+      if (this.#isResting) {
+        this.#on.connection({ phase: "resting" });
+        await this.#sleep(null);
+        continue;
+      }
+      this.#on.connection({ phase: this.#connected === 0 ? "connecting" : "resuming" });
       const outcome = await this.#connectOnce();
       if (this.#stop.signal.aborted) return;
       if (outcome.next !== "retry") {
         this.#on.connection({ phase: outcome.next, code: outcome.code, cause: outcome.cause });
         return;
       }
-      await this.#pause(outcome);
+      if (!this.#isResting) await this.#pause(outcome);
     }
   }
 
@@ -66,8 +73,19 @@ export class Watch {
     this.#wake?.();
   }
 
-  /** Do not wait for the back-off to pass. */
+  /** Do not wait any longer: neither for the back-off to pass nor for the end of a rest. */
   retryNow() {
+    this.#isResting = false;
+    this.#wake?.();
+  }
+
+  /**
+   * Give the connection back until `retryNow`: nobody looks. Coming back costs nothing, as the rest is exactly what
+   * follows the last applied fact, and a browser has few connections to share among all tabs of one server.
+   */
+  rest() {
+    this.#isResting = true;
+    this.#connection?.abort();
     this.#wake?.();
   }
 
@@ -77,9 +95,14 @@ export class Watch {
     const asked = outcome.afterMs === null ? 0 : outcome.afterMs * (1 + Math.random() * 0.25);
     const ms = Math.max(asked, this.#attempt === 0 && outcome.afterMs !== null ? 0 : backoff);
     this.#attempt += 1;
-    this.#on.connection({ phase: "reconnecting", retryAt: Date.now() + ms, cause: outcome.cause, attempt: this.#attempt });
+    this.#on.connection({ phase: "reconnecting", retryAt: Date.now() + ms, cause: outcome.cause });
+    await this.#sleep(ms);
+  }
+
+  // Until the time has passed (null: for ever), or someone wakes us.
+  async #sleep(ms) {
     await new Promise((resolve) => {
-      const timer = setTimeout(resolve, ms);
+      const timer = ms === null ? 0 : setTimeout(resolve, ms);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();
@@ -89,7 +112,7 @@ export class Watch {
   }
 
   async #connectOnce() {
-    const connection = new AbortController();
+    const connection = (this.#connection = new AbortController());
     const abort = () => connection.abort();
     this.#stop.signal.addEventListener("abort", abort);
     const silence = new Silence(abort);

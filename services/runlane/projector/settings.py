@@ -1,0 +1,32 @@
+"""Every knob of the projector. From `RUNLANE_PROJECTOR_…` variables; what all services share from `RUNLANE_…`."""
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from runlane.hosting.settings import CommonSettings
+from runlane_contracts.streams import MIB
+
+
+class ProjectorSettings(BaseSettings):
+    """Frozen; checked at start."""
+
+    model_config = SettingsConfigDict(env_prefix="RUNLANE_PROJECTOR_", frozen=True, extra="ignore")
+
+    common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
+    read_store_url: str = Field(
+        default="sqlite:///.runlane/read.sqlite",
+        description="Where states are kept: sqlite:///path or postgresql://user:password@host/name.",
+    )
+    read_store_timeout_s: float = Field(default=10.0, gt=0, le=300, description="How long one transaction may take.")
+    batch_messages: int = Field(
+        default=512, ge=1, le=4096, description="View messages folded in one transaction, at most."
+    )
+    batch_bytes: int = Field(default=8 * MIB, ge=MIB, le=256 * MIB, description="And their size.")
+    cache_bytes: int = Field(
+        default=64 * MIB, ge=0, description="States of unfinished runs kept in memory, as JSON, about."
+    )
+    cache_runs: int = Field(default=20_000, ge=1, description="And how many.")
+    sweep_every_s: float = Field(default=60.0, gt=0, description="How often what a rebuild replaced is deleted.")
+    rebuild_pause_s: float = Field(
+        default=0.0, ge=0, le=10, description="Pause after each page of a rebuild, to leave the machine to others."
+    )

@@ -56,4 +56,4 @@ def parse_timestamp(text: str) -> datetime:
     Raises:
         ValueError: not one.
     """
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)

@@ -177,6 +177,7 @@ class Layout(Struct, frozen=True, kw_only=True):
             StreamSpec(
                 name=self.work_stream, subjects=(every("work"),), fsync=True, retention="workqueue",
                 description="Runs to execute, by tenant and pool.", max_bytes=self.max_bytes // 8,
+                max_consumers=5000,  # one for each pool of each tenant
             ),
             StreamSpec(
                 name=self.audit_stream, subjects=(every("audit"),), fsync=True,

@@ -70,7 +70,7 @@ class Subjects(NamedTuple):
         return f"{self.root}.svc.{name}.{verb}"
 
     def all_of(self, family: str) -> str:
-        """Every subject of a family: ``log``, ``view``, ``live``, ``signal``, ``preview.raw`` …"""
+        """Every subject of a family: ``log``, ``view``, ``live``, ``signal``, ``preview.raw`` and so on."""
         return f"{self.root}.{family}.>"
 
     def partitions_of(self, family: str, index: int, count: int) -> list[str]:

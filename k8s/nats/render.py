@@ -1,7 +1,7 @@
 """Writes `users.conf`: the broker's users as the contract has them, passwords taken from the environment.
 
-    python k8s/nats/render.py            write it
-    python k8s/nats/render.py --check    fail when it is stale
+python k8s/nats/render.py            write it
+python k8s/nats/render.py --check    fail when it is stale
 """
 
 import sys

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from support.runs import Story, a_short_run, a_waiting_run, payloads, recordings
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 RUN = "run_1"
+CORPUS = Path(__file__).parent.parent.parent / "contracts" / "fixtures" / "v1" / "reducer"
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -123,6 +125,18 @@ FOLD = """async ({facts}) => {
 }"""
 
 
+CASE = """async ({text}) => {
+  const { initialState, reduce, checksum } = await import("/reducer.js");
+  const { parseJson, canonicalJson } = await import("/json.js");
+  const { facts, checksums, state: expected } = parseJson(text);
+  const state = initialState(facts[0].tenant_id, facts[0].run_id);
+  const sums = [];
+  for (const fact of facts) { reduce(state, fact); sums.push(await checksum(state)); }
+  const same = (a, b) => canonicalJson(a) === canonicalJson(b);
+  return { checksums: same(sums, checksums), state: same(state, expected) };
+}"""
+
+
 async def sums_in_browser(page: Page, facts: Any) -> list[str]:
     return list(await page.evaluate(FOLD, {"facts": encode(facts).decode()}))
 
@@ -134,6 +148,15 @@ def sums_in_python(facts: Any) -> list[str]:
         reducer.reduce(state, fact)
         sums.append(reducer.checksum(state))
     return sums
+
+
+async def test_the_browser_passes_the_reducer_corpus(console: Console) -> None:
+    page = await console.open("")
+    paths = sorted(CORPUS.glob("*.json"))
+    assert paths
+    for path in paths:
+        case = page.evaluate(CASE, {"text": path.read_text(encoding="utf-8")})
+        assert await case == {"checksums": True, "state": True}, path.name
 
 
 async def test_the_browser_folds_recorded_runs_to_the_same_checksum_at_every_sequence(console: Console) -> None:

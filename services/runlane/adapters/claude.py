@@ -63,20 +63,14 @@ class ClaudeMapping:
         content = message["message"].get("content")
         if isinstance(content, str):
             return self._prompt(message, content)
-        out: list[Statement] = []
-        for block in content or []:
-            if block.get("type") == "tool_result":
-                out.append(_tool_result(block))
-        return out
+        return [_tool_result(block) for block in content or [] if block.get("type") == "tool_result"]
 
     def _prompt(self, message: Message, content: str) -> list[Statement]:
         if "uuid" not in message:  # ours, on its way in; the agent repeats it with an id
             return []
         self._turn = foreign_id(message["uuid"], "turn_")
-        return [
-            draft(events.TurnStarted(turn_id=self._turn)),
-            draft(events.MessageCompleted(message_id=foreign_id(message["uuid"], "msg_"), role="user", content=content)),
-        ]
+        said = events.MessageCompleted(message_id=foreign_id(message["uuid"], "msg_"), role="user", content=content)
+        return [draft(events.TurnStarted(turn_id=self._turn)), draft(said)]
 
     def _on_assistant(self, message: Message) -> list[Statement]:
         body = message["message"]
@@ -165,7 +159,8 @@ class ClaudeMapping:
         if call_id is None or not isinstance(answer, dict):
             return []
         allowed = answer.get("behavior") == "allow"
-        decided = Decided(approval_id=approval_id(response["request_id"]), decision="approved" if allowed else "rejected")
+        asked = approval_id(response["request_id"])
+        decided = Decided(approval_id=asked, decision="approved" if allowed else "rejected")
         return [decided, *resumed(call_id if allowed else None)]
 
     # -- the rest -------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class CodexMapping:
         self._error = ""
         self._last_text = ""
 
-    def feed(self, message: Message) -> list[Statement]:
+    def feed(self, message: Message) -> list[Statement]:  # noqa: C901, PLR0911, PLR0912 - one line a message kind
         """What one message says."""
         method = message.get("method")
         if method is None:

@@ -83,14 +83,24 @@ class _Script:
         elif "read_test_report" in results:
             async for word in self._say(_SUMMARY):
                 yield word
-            yield {1: DeltaToolCall(name="publish_release", json_args='{"version":"2.4","channel":"stable"}', tool_call_id="call_publish")}
+            yield {
+                1: DeltaToolCall(
+                    name="publish_release",
+                    json_args='{"version":"2.4","channel":"stable"}',
+                    tool_call_id="call_publish",
+                )
+            }
         else:
             async for word in self._say(_THOUGHT):
                 yield {0: DeltaThinkingPart(content=word)}
             async for word in self._say(_PLAN):
                 yield word
             yield {2: DeltaToolCall(name="list_tickets", json_args='{"milestone":"2.4"}', tool_call_id="call_tickets")}
-            yield {3: DeltaToolCall(name="read_test_report", json_args='{"branch":"release/2.4"}', tool_call_id="call_report")}
+            yield {
+                3: DeltaToolCall(
+                    name="read_test_report", json_args='{"branch":"release/2.4"}', tool_call_id="call_report"
+                )
+            }
 
     async def _say(self, text: str) -> AsyncIterator[str]:
         for word in text.split(" "):

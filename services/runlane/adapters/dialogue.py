@@ -128,7 +128,9 @@ class CodexDialogue:
             case self._THREAD:
                 self._thread_id = message["result"]["thread"]["id"]
                 text = [{"type": "text", "text": self._prompt}]
-                return [{"id": self._TURN, "method": "turn/start", "params": {"threadId": self._thread_id, "input": text}}]
+                return [
+                    {"id": self._TURN, "method": "turn/start", "params": {"threadId": self._thread_id, "input": text}}
+                ]
             case self._TURN:
                 self._turn_id = message["result"]["turn"]["id"]
                 return []

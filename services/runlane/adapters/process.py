@@ -13,7 +13,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from runlane_contracts import codec
 
@@ -30,7 +30,12 @@ class JsonLineProcess:
     """`async with JsonLineProcess([...]) as process`: messages in, messages out, never an orphan."""
 
     def __init__(
-        self, command: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None, grace_s: float = 5.0
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 5.0,
     ) -> None:
         self.command = tuple(command)
         self.exit_code: int | None = None
@@ -47,7 +52,7 @@ class JsonLineProcess:
         """The last lines of stderr."""
         return "\n".join(self._stderr)
 
-    async def __aenter__(self) -> "JsonLineProcess":
+    async def __aenter__(self) -> Self:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command, cwd=self._cwd, env=self._env, limit=MAX_LINE_BYTES, start_new_session=True,

@@ -55,9 +55,7 @@ async def _steps(agent: Agent[None, Any], prompt: str, mapping: PydanticAIMappin
     decisions: DeferredToolResults | None = None
     while True:
         result = None
-        async with agent.run_stream_events(
-            said, message_history=history, deferred_tool_results=decisions
-        ) as stream:
+        async with agent.run_stream_events(said, message_history=history, deferred_tool_results=decisions) as stream:
             async for event in stream:
                 result = getattr(event, "result", result) if event.event_kind == "agent_run_result" else result
                 plain = to_jsonable_python(event, serialize_unknown=True)

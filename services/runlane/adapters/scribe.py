@@ -6,7 +6,7 @@ and follows the run's own log, which is the only channel a decision or a cancell
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -62,7 +62,7 @@ class Scribe:
         self._following: asyncio.Task[None] | None = None
         self.cancel_requested = asyncio.Event()
 
-    async def __aenter__(self) -> "Scribe":
+    async def __aenter__(self) -> Self:
         self._following = asyncio.create_task(self._follow())
         return self
 

@@ -22,7 +22,9 @@ async def provision(link: Link, nats_url: str | None, pools: tuple[str, ...], dr
     What could only be mended by losing data or a position is refused and named.
     """
     async with link.broker(nats_url) as broker:
-        made = await kernel.provision(broker, configured_layout(), now=utc_now, pools=pools, dry_run=dry_run)
+        made = await kernel.provision(
+            broker, configured_layout(), now=utc_now, pools=[(link.tenant, pool) for pool in pools], dry_run=dry_run
+        )
     for change in made.changes:
         if link.json:
             emit({"change": change.kind, "name": change.name, "settings": list(change.settings), "dry_run": dry_run})

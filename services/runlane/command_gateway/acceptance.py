@@ -50,7 +50,14 @@ class Acceptance:
     """The way in for every command."""
 
     def __init__(
-        self, ledger: Ledger, publisher: WindowedPublisher, subjects: Subjects, outcomes: Outcomes, *, now: Now, poll_s: float
+        self,
+        ledger: Ledger,
+        publisher: WindowedPublisher,
+        subjects: Subjects,
+        outcomes: Outcomes,
+        *,
+        now: Now,
+        poll_s: float,
     ) -> None:
         self._ledger, self._publisher, self._subjects = ledger, publisher, subjects
         self._outcomes, self._now, self._poll_s = outcomes, now, poll_s
@@ -105,4 +112,6 @@ class Acceptance:
 def fingerprint(command: Command) -> str:
     """What must be equal for two requests under one key to be the same request."""
     payload = codec.decode_json(command.payload)
-    return sha256_of({"type": command.type, "run_id": command.run_id, "session_id": command.session_id, "payload": payload})
+    return sha256_of(
+        {"type": command.type, "run_id": command.run_id, "session_id": command.session_id, "payload": payload}
+    )

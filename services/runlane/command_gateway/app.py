@@ -17,7 +17,6 @@ from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.service import Running
-from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane.kernel.clock import new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
@@ -28,24 +27,15 @@ from runlane.kernel.nats_event_log import NatsEventLog
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.kernel.run_log import RunLogs
 from runlane.kernel.work import WorkQueue
-from runlane_contracts.streams import Layout
 
 NAME = "command_gateway"
 
 
 @asynccontextmanager
-async def serve(
-    settings: CommandGatewaySettings,
-    connections: Connections | None = None,
-    *,
-    common: CommonSettings | None = None,
-    access: AccessSettings | None = None,
-) -> AsyncIterator[Running]:
+async def serve(settings: CommandGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve."""
-    layout = (common or CommonSettings()).layout
-    given = access or AccessSettings()
     async with connection_of(NAME, connections) as connection:
-        gateway = _Gateway(settings, connection, layout, ApiKeyAuthorizer.of_settings(given), given)
+        gateway = _Gateway(settings, connection, ApiKeyAuthorizer.of_settings(settings.access))
         await gateway.start()
         try:
             yield Running(
@@ -61,14 +51,8 @@ async def serve(
 class _Gateway:
     """Everything of one gateway, wired."""
 
-    def __init__(
-        self,
-        settings: CommandGatewaySettings,
-        connection: Connection,
-        layout: Layout,
-        authorizer: Authorizer,
-        access: AccessSettings,
-    ) -> None:
+    def __init__(self, settings: CommandGatewaySettings, connection: Connection, authorizer: Authorizer) -> None:
+        layout = settings.common.layout
         self._connection, self._subjects = connection, layout.subjects
         self._publisher = WindowedPublisher(connection)
         self._direct = DirectReader(connection)
@@ -84,7 +68,7 @@ class _Gateway:
         )  # fmt: skip
         self._commands = CommandRoutes(
             settings=settings, authorizer=authorizer, acceptance=acceptance, run_logs=run_logs,
-            cursor_keys=access.signing_keys(), now=utc_now,
+            cursor_keys=settings.access.signing_keys(), now=utc_now,
         )  # fmt: skip
         self._producers = ProducerRoutes(
             settings=settings, authorizer=authorizer, run_logs=run_logs, leases=leases,
@@ -115,4 +99,3 @@ class _Gateway:
 
     def _bucket(self, name: str) -> Bucket:
         return Bucket(self._publisher, self._direct, name)
-

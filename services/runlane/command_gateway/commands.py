@@ -54,7 +54,7 @@ class CommandBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class CommandRoutes:
     """Commands over HTTP."""
 
-    def __init__(  # noqa: PLR0913 - a composition root gives each by name
+    def __init__(
         self,
         *,
         settings: CommandGatewaySettings,
@@ -140,7 +140,7 @@ class CommandRoutes:
             raise ProblemError(Code.COMMAND_NOT_FOUND)
         return json_response(self._shown(entry))
 
-    def _command(  # noqa: PLR0913 - the fields of a command, by keyword
+    def _command(
         self,
         request: Request,
         who: Principal,

@@ -20,7 +20,7 @@ from runlane.kernel.run_log import RunLogs
 from runlane.kernel.work import Invitation, WorkQueue
 from runlane_contracts import codec
 from runlane_contracts.envelope import Actor
-from runlane_contracts.ids import PoolName, WorkerId, is_id
+from runlane_contracts.ids import WorkerId, is_id
 from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle
 from runlane_contracts.previews import Preview, PreviewBatch
 from runlane_contracts.problems import Code
@@ -76,7 +76,7 @@ class ClaimBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ProducerRoutes:
     """Writing over HTTP. Whatever is refused changed nothing."""
 
-    def __init__(  # noqa: PLR0913 - a composition root gives each by name
+    def __init__(
         self,
         *,
         settings: CommandGatewaySettings,

@@ -3,6 +3,7 @@
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane_contracts.streams import MAX_COMMIT_BYTES
 
 
@@ -10,6 +11,9 @@ class CommandGatewaySettings(BaseSettings):
     """Frozen; the unit is in the name."""
 
     model_config = SettingsConfigDict(env_prefix="RUNLANE_COMMAND_GATEWAY_", frozen=True, extra="ignore")
+
+    common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
+    access: AccessSettings = Field(default_factory=AccessSettings, description="Whose keys are let in.")
 
     http_host: str = Field(default="127.0.0.1", description="Where it listens.")
     http_port: int = Field(default=8421, ge=0, le=65_535, description="Its port; 0 takes a free one.")

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runlane.kernel.errors import Conflict, Fenced, Retryable
+from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode
 from runlane_contracts.cursor import CursorForeign, CursorInvalid
 from runlane_contracts.lifecycle import Refused
@@ -29,6 +30,7 @@ T = TypeVar("T")
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_AFTER_S = 1.0
 MAX_WAIT_S = 60.0
+_FAILED = {"event": LogEvent.HTTP_FAILED}
 _INDEX = re.compile(r"\[(\d+)\]")
 _WAIT = re.compile(r'^wait\s*=\s*"?([0-9]{1,6})"?$', re.IGNORECASE)
 _INTEGER = re.compile(r"^-?[0-9]{1,18}$")
@@ -145,8 +147,8 @@ class Problems:
         except Exception as exc:
             response = problem_of(exc)
             if response is None:
-                # The path names what was asked for; neither query nor body, which may hold secrets.
-                log.exception("request failed", extra={"event": LogEvent.HTTP_FAILED, "method": scope["method"]})
+                # Neither path, query, body nor the error's text: they may hold what a log must not.
+                log.error("%s request failed: %s", scope["method"], trace_of(exc), extra=_FAILED)  # noqa: TRY400
                 response = problem_response(Code.INTERNAL)
             if begun:
                 raise

@@ -28,6 +28,7 @@ from runlane.hosting.http_server import HttpAddress, HttpPortTaken, http_server
 from runlane.hosting.settings import CommonSettings
 from runlane.hosting.telemetry import Telemetry, configure_logging, start_telemetry
 from runlane.kernel.errors import Permanent, Retryable
+from runlane.kernel.faults import trace_of
 from runlane_contracts.access import inbox_prefix
 from runlane_contracts.codec import encode
 from runlane_contracts.lifecycle import Refused
@@ -238,8 +239,8 @@ def _answer(broker: NatsBroker, subject: str, queue: str, operation: Operation) 
             return encode(problem_document(exc.code, exc.detail))
         except Retryable as exc:
             return encode(problem_document(Code.OVERLOADED, str(exc), retry_after_s=exc.retry_after_s))
-        except Exception:
-            log.exception("operation failed", extra={"event": LogEvent.SERVICE_FAILED, "subject": subject})
+        except Exception as exc:  # noqa: BLE001  the operator gets an answer whatever it is
+            log.error("%s: %s", subject, trace_of(exc), extra={"event": LogEvent.SERVICE_FAILED})  # noqa: TRY400
             return encode(problem_document(Code.INTERNAL))
 
 
@@ -285,8 +286,8 @@ async def _main(name: str, service: Service, settings: CommonSettings) -> int:
     except (Retryable, Permanent, ConnectionLost, HttpPortTaken) as exc:
         log.error("%s", exc, extra={"event": LogEvent.SERVICE_FAILED})  # noqa: TRY400  the text says it all
         return EXIT_UNREACHABLE if isinstance(exc, (Retryable, ConnectionLost)) else EXIT_FAILED
-    except Exception:
-        log.exception("failed", extra={"event": LogEvent.SERVICE_FAILED})
+    except Exception as exc:  # noqa: BLE001  the process ends with it
+        log.error("failed: %s", trace_of(exc), extra={"event": LogEvent.SERVICE_FAILED})  # noqa: TRY400
         return EXIT_FAILED
     finally:
         await asyncio.to_thread(telemetry.close)

@@ -21,6 +21,7 @@ from runlane.kernel.dead_letter import DeadLetters
 from runlane.kernel.delivery import ACK, IN_PROGRESS, TERMINATE, Delivery, negative
 from runlane.kernel.durable import FIRST_BACKOFF_S, DurableConsumer, OnActive
 from runlane.kernel.errors import KernelError, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 from runlane.kernel.pull import PullSession
 from runlane.kernel.verdict import DeadLetter, Done, Retry, Verdict
 from runlane_contracts.streams import ConsumerSpec, Layout
@@ -137,8 +138,8 @@ class BatchConsumer(DurableConsumer):
         log.log(
             logging.WARNING if isinstance(exc, KernelError) else logging.ERROR,
             "%s: %d messages from %d on failed (%d in a row): %s", self.spec.durable, len(batch),
-            batch[0].stream_seq, self._failures, type(exc).__name__,
-            exc_info=None if isinstance(exc, KernelError) else exc, extra={"event": LogEvent.DELIVERY_RETRIED},
+            batch[0].stream_seq, self._failures, exc if isinstance(exc, KernelError) else trace_of(exc),
+            extra={"event": LogEvent.DELIVERY_RETRIED},
         )  # fmt: skip
         await self._pause(backoff_s(self._failures, first_s=wait_s))
 
@@ -298,12 +299,12 @@ class EachConsumer(DurableConsumer):
             return Retry(str(exc), exc.retry_after_s if delivery.attempt == 1 else None)
         except Permanent as exc:
             return DeadLetter(str(exc))
-        except Exception as exc:
-            log.exception(
-                "%s: %s failed at message %d, attempt %d", self.spec.durable, type(exc).__name__,
-                delivery.stream_seq, delivery.attempt, extra={"event": LogEvent.DELIVERY_RETRIED},
+        except Exception as exc:  # noqa: BLE001  tried again, and buried in the end
+            log.error(  # noqa: TRY400  its text may quote the payload
+                "%s: message %d failed at attempt %d: %s", self.spec.durable, delivery.stream_seq, delivery.attempt,
+                trace_of(exc), extra={"event": LogEvent.DELIVERY_RETRIED},
             )  # fmt: skip
-            reason = f"{type(exc).__name__} in the handler"  # the text of an unknown error may quote the payload
+            reason = f"{type(exc).__name__} in the handler"
             return DeadLetter(reason) if delivery.attempt >= MAX_FAILURES else Retry(reason)
 
     async def _try_again(self, delivery: Delivery, verdict: Retry) -> None:
@@ -371,7 +372,7 @@ async def pull_one(connection: Connection, spec: ConsumerSpec, *, wait_s: float)
 
     session = PullSession(
         connection, spec.stream, spec.durable, on_delivery=take, on_change=changed.set,
-        expires_s=max(wait_s, 0.1), in_order=False,
+        expires_s=max(wait_s, 0.1), gapless=False,
     )  # fmt: skip
     async with session:
         await session.pull(1)

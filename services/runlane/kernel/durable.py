@@ -158,7 +158,8 @@ class DurableConsumer:
             group=PRIORITY_GROUP if self.spec.pinned else None,
             pin=pin,
             expires_s=expires_s,
-            in_order=self.spec.pinned,  # a shared durable gives its other clients what is missing here
+            gapless=self.spec.pinned,  # a shared durable gives its other clients what is missing here
+            in_order=self.spec.ack_policy == "all",
         )
 
     def _expires_s(self) -> float:

@@ -69,9 +69,7 @@ class Ledger:
                 if known.status is not LedgerStatus.ACCEPTED:
                     return known
                 # Only the gateway knows the fingerprint and when it accepted.
-                settled = msgspec.structs.replace(
-                    outcome, fingerprint=known.fingerprint, accepted_at=known.accepted_at
-                )
+                settled = msgspec.structs.replace(outcome, fingerprint=known.fingerprint, accepted_at=known.accepted_at)
                 await self._bucket.update(key, codec.encode(settled), found.revision)
             except Conflict:
                 continue

@@ -158,13 +158,17 @@ def _merge(earlier: Preview, later: Preview) -> Preview | None:
     """One fragment that stands for both, or None where they must stay apart."""
     if later.fate is not None or earlier.fate is not None or earlier.operation != later.operation:
         return None
-    if earlier.subject != later.subject or earlier.encoding != later.encoding or earlier.lease_epoch != later.lease_epoch:
+    if (
+        earlier.subject != later.subject
+        or earlier.encoding != later.encoding
+        or earlier.lease_epoch != later.lease_epoch
+    ):
         return None
     if later.first_seq != earlier.preview_seq + 1:
         return None  # a fragment is missing in between; the receiver must see that
     coalesced = Coalesced(
         first_seq=earlier.first_seq, last_seq=later.preview_seq, source_count=_sources(earlier) + _sources(later),
-        truncated=bool((earlier.coalesced and earlier.coalesced.truncated) or (later.coalesced and later.coalesced.truncated)),
+        truncated=any(one.coalesced is not None and one.coalesced.truncated for one in (earlier, later)),
     )  # fmt: skip
     if later.operation == "latest_value":
         return msgspec.structs.replace(later, coalesced=coalesced)

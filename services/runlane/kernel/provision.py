@@ -63,7 +63,7 @@ async def provision(
     dry_run: bool = False,
     timeout_s: float = 20.0,
 ) -> Report:
-    """Make the server match the layout, and the durables of `pools` (tenant, pool). Twice does nothing the second time.
+    """Make the server match the layout, and the durables of `pools` (tenant, pool). Twice changes nothing.
 
     `dry_run`: report what would be done.
 

@@ -21,6 +21,7 @@ from runlane.kernel.errors import Retryable
 from runlane.kernel.jetstream import API
 
 MISSED_HEARTBEATS = 2.5
+MIN_SILENCE_S = 1.0
 PULL_BYTES = 16 * 1024 * 1024
 """At most so much is under way for one request; more than the largest message."""
 _NS = 1_000_000_000
@@ -28,7 +29,10 @@ _PIN = "Nats-Pin-Id"
 
 
 class PullSession:
-    """Pulls from one durable until `lost`. Deliveries come in the consumer's order, without a gap, or not at all.
+    """Pulls from one durable until `lost`.
+
+    `gapless`: it is lost when a delivery did not arrive, which only the one client of a durable can tell.
+    `in_order`: also when a message comes again.
 
     `on_delivery` and `on_change` (a request ended, or the session) are plain functions. `reason` says why it was
     lost, `is_missing` that there is no such consumer (or stream); `pin` is the id under which this is the active
@@ -47,7 +51,8 @@ class PullSession:
         group: str | None = None,
         pin: str | None = None,
         expires_s: float = 20.0,
-        in_order: bool = True,
+        gapless: bool = True,
+        in_order: bool = False,
     ) -> None:
         self.pin = pin
         self.lost = asyncio.Event()
@@ -61,6 +66,7 @@ class PullSession:
         self._group = group
         self._expires_s = expires_s
         self._heartbeat_s = min(expires_s / 2.5, 5.0)
+        self._gapless = gapless
         self._in_order = in_order
         self._consumer_seq = 0
         self._stream_seq = 0
@@ -138,14 +144,14 @@ class PullSession:
         self.outstanding = max(0, self.outstanding - 1)
         if headers and _PIN in headers:
             self.pin = headers[_PIN]
-        if self._in_order and not self._follows(delivery):
+        if not self._follows(delivery):
             return
         self._on_delivery(delivery)
 
     def _follows(self, delivery: Delivery) -> bool:
-        if self._consumer_seq and delivery.consumer_seq != self._consumer_seq + 1:
+        if self._gapless and self._consumer_seq and delivery.consumer_seq != self._consumer_seq + 1:
             self.lose(f"delivery {self._consumer_seq + 1} did not arrive")
-        elif delivery.stream_seq <= self._stream_seq:
+        elif self._in_order and delivery.stream_seq <= self._stream_seq:
             self.lose(f"message {delivery.stream_seq} came again")
         self._consumer_seq, self._stream_seq = delivery.consumer_seq, delivery.stream_seq
         return not self.lost.is_set()
@@ -177,7 +183,7 @@ class PullSession:
 
     def _look(self) -> None:
         silent_s = self._loop.time() - self._heard_at
-        if self.outstanding and silent_s > self._heartbeat_s * MISSED_HEARTBEATS:
+        if self.outstanding and silent_s > max(self._heartbeat_s * MISSED_HEARTBEATS, MIN_SILENCE_S):
             self.lose(f"no heartbeat for {silent_s:.1f} s")
             return
         self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)

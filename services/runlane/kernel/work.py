@@ -4,17 +4,18 @@ A message is only an invitation. What makes a worker the owner is the lease; so 
 late, costs an attempt to take a lease that somebody holds, nothing more.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
-from nats.aio.msg import Msg
 
 from runlane.kernel.connection import Connection
-from runlane.kernel.errors import KernelError, Retryable
+from runlane.kernel.consumer import answer, pull_one
+from runlane.kernel.delivery import Delivery
+from runlane.kernel.errors import Retryable
 from runlane.kernel.provision import ensure_consumer
-from runlane_contracts.streams import ConsumerSpec, Layout
+from runlane.kernel.verdict import DONE, DeadLetter, Retry
+from runlane_contracts.streams import Layout
 
 NAK_DELAY_S = 2.0
 
@@ -33,17 +34,16 @@ class Invitation:
     """One delivery. Answer it with `taken` or `later`; unanswered, it comes again after a while."""
 
     item: WorkItem
-    _message: Msg
+    _delivery: Delivery
     _connection: Connection
 
     async def taken(self) -> None:
-        """The lease is held (by whomever), or the run is over: do not deliver it again."""
-        await self._connection.nc.publish(self._message.reply, b"+ACK")
+        """The lease is held (by whomever), or the run is over: do not deliver it again. Raises Retryable."""
+        await answer(self._connection, self._delivery, DONE)
 
     async def later(self, delay_s: float = NAK_DELAY_S) -> None:
-        """Deliver it again after a delay."""
-        body = msgspec.json.encode({"delay": int(delay_s * 1e9)})
-        await self._connection.nc.publish(self._message.reply, b"-NAK " + body)
+        """Deliver it again after a delay. Raises Retryable."""
+        await answer(self._connection, self._delivery, Retry("later", after_s=delay_s))
 
 
 class WorkQueue:
@@ -63,31 +63,16 @@ class WorkQueue:
         if spec.durable not in self._made:
             await ensure_consumer(self._connection, self._layout, spec)
             self._made.add(spec.durable)
-        message = await self._next(spec, wait_s)
-        if message is None:
-            return None
         try:
-            item = msgspec.json.decode(message.data, type=WorkItem)
-        except msgspec.MsgspecError:
-            await self._connection.nc.publish(message.reply, b"+TERM")  # nobody could ever take it
-            return None
-        return Invitation(item, message, self._connection)
-
-    async def _next(self, spec: ConsumerSpec, wait_s: float) -> Msg | None:
-        expires_s = max(wait_s, 0.05)
-        request = msgspec.json.encode({"batch": 1, "expires": int(expires_s * 1e9)})
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}"
-        try:
-            async with asyncio.timeout(expires_s + 5.0):
-                message = await self._connection.request(subject, request, timeout_s=expires_s + 4.0)
-        except TimeoutError as exc:
-            raise Retryable("the broker does not answer") from exc
-        except KernelError:
+            delivery = await pull_one(self._connection, spec, wait_s=wait_s)
+        except Retryable:
             self._made.discard(spec.durable)  # it may have vanished; it is made again next time
             raise
-        status = (message.headers or {}).get("Status")
-        if status is None:
-            return message
-        if status not in {"404", "408"}:
-            self._made.discard(spec.durable)
-        return None
+        if delivery is None:
+            return None
+        try:
+            item = msgspec.json.decode(delivery.data, type=WorkItem)
+        except msgspec.MsgspecError:
+            await answer(self._connection, delivery, DeadLetter("not a work item"))  # nobody could ever take it
+            return None
+        return Invitation(item, delivery, self._connection)

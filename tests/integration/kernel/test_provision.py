@@ -27,11 +27,11 @@ async def config_of(connection, stream):
 
 
 async def test_an_empty_server_gets_everything_and_the_second_time_nothing(connection):
-    first = await provision(connection, SMALL, now=utc_now, pools=["default"])
+    first = await provision(connection, SMALL, now=utc_now, pools=[("demo", "default")])
     assert len(first.changes) == EVERYTHING + 1
     assert {change.kind for change in first.changes} == {"created"}
     began = time.perf_counter()
-    again = await provision(connection, SMALL, now=utc_now, pools=["default"])
+    again = await provision(connection, SMALL, now=utc_now, pools=[("demo", "default")])
     assert time.perf_counter() - began < 0.3
     assert (again.changes, again.unchanged) == ((), EVERYTHING + 1)
 

@@ -23,13 +23,16 @@ for line in sys.stdin:
     m = json.loads(line)
     if m["type"] == "user":
         say({"type": "user", "message": m["message"], "uuid": "u1", "isReplay": True})
-        say({"type": "assistant", "message": {"id": "m1", "content": [{"type": "text", "text": "may I?"}]}})
-        say({"type": "assistant", "message": {"id": "m1", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}]}})
-        say({"type": "control_request", "request_id": "q1", "request": {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "t1"}})
+        text = {"type": "text", "text": "may I?"}
+        tool = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}
+        for block in (text, tool): say({"type": "assistant", "message": {"id": "m1", "content": [block]}})
+        ask = {"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "ls"}, "tool_use_id": "t1"}
+        say({"type": "control_request", "request_id": "q1", "request": ask})
     elif m["type"] == "control_response":
         answer = m["response"]["response"]
         if answer["behavior"] == "allow":
-            say({"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "t1", "content": answer["updatedInput"]["command"]}]}})
+            done = {"type": "tool_result", "tool_use_id": "t1", "content": answer["updatedInput"]["command"]}
+            say({"type": "user", "message": {"content": [done]}})
         say({"type": "result", "subtype": "success", "result": answer.get("message", "done")})
     elif m["type"] == "control_request" and m["request"]["subtype"] == "interrupt":
         break

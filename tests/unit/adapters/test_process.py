@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +43,10 @@ async def test_what_is_not_json_is_kept_for_the_error_and_skipped() -> None:
 
 
 async def test_a_slow_reader_holds_the_child_back() -> None:
-    fast = "import sys\nfor n in range(20000): print('{\"n\": %d, \"pad\": \"%s\"}' % (n, 'x' * 2000))\nprint('end', file=sys.stderr)"
+    fast = (
+        'import sys\nfor n in range(20000): print(\'{"n": %d, "pad": "%s"}\' % (n, \'x\' * 2000))\n'
+        "print('end', file=sys.stderr)"
+    )
     async with JsonLineProcess(python(fast)) as child:
         await asyncio.sleep(0.5)
         assert "end" not in child.last_words  # it is blocked on its pipe, not buffered by us
@@ -73,7 +77,7 @@ async def test_a_program_that_is_not_there_has_a_clear_error() -> None:
 
 def _alive(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with Path(f"/proc/{pid}/stat").open() as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -86,7 +86,10 @@ def test_codex_folds_to_what_it_said_and_did() -> None:
     ("name", "tools"),
     [
         ("pydantic-ai-events", {"c1": ("get_weather", "12 C in Oslo")}),
-        ("pydantic-ai-deferred-approval", {"c1": ("get_weather", "12 C in Oslo"), "c2": ("delete_file", "deleted old.txt")}),
+        (
+            "pydantic-ai-deferred-approval",
+            {"c1": ("get_weather", "12 C in Oslo"), "c2": ("delete_file", "deleted old.txt")},
+        ),
         ("pydantic-ai-testmodel", {"pyd_ai_tool_call_id__get_weather": ("get_weather", "12 C in a")}),
     ],
 )

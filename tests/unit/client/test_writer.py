@@ -349,7 +349,7 @@ async def test_secrets_are_masked_before_they_leave():
     everything = msgspec.json.encode([lane.runs[run.run_id].facts, lane.runs[run.run_id].previews])
     assert key.encode() not in everything
     assert b"hunter2" not in everything
-    assert everything.count(b"[redacted:api_key]") == 4
+    assert everything.count(b"[masked:anthropic-key]") == 4
 
 
 async def test_masking_can_be_switched_off():

@@ -86,9 +86,7 @@ class World:
         return RunLogs(self.log, now=self.now, new_id=new_id)
 
     async def start(self) -> "World":
-        await self.run_logs().of(RUN).transact(
-            lambda _: [draft(events.RunCreated(agent="a"))], lease_epoch=0, actor=ME
-        )
+        await self.run_logs().of(RUN).transact(lambda _: [draft(events.RunCreated(agent="a"))], lease_epoch=0, actor=ME)
         return self
 
     async def end(self) -> None:
@@ -211,8 +209,10 @@ async def test_a_run_that_does_not_exist_cannot_be_taken() -> None:
     assert refused.value.code == Code.RUN_NOT_FOUND
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "renew", "release", "expire"]), st.integers(0, 3), st.integers(0, 3)),
-                max_size=40))  # fmt: skip
+STEPS = st.tuples(st.sampled_from(["take", "renew", "release", "expire"]), st.integers(0, 3), st.integers(0, 3))
+
+
+@given(st.lists(STEPS, max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_epochs_never_fall_and_never_two_owners(steps: list[tuple[str, int, int]]) -> None:
     async def play() -> None:

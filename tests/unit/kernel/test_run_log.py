@@ -159,7 +159,9 @@ async def test_a_commit_is_bounded_and_one_that_cannot_fit_is_refused() -> None:
 async def test_a_terminal_fact_closes_what_is_open_in_the_same_commit() -> None:
     log = MemoryEventLog()
     run = await a_leased_run(log)
-    await run.append([draft(events.ToolRequested(tool_call_id="c", name="n", arguments={}))], lease_epoch=1, actor=AGENT)
+    await run.append(
+        [draft(events.ToolRequested(tool_call_id="c", name="n", arguments={}))], lease_epoch=1, actor=AGENT
+    )
     got = await run.append([draft(events.RunCompleted())], lease_epoch=1, actor=AGENT)
     assert [sequence for _, sequence in got] == [5]
     assert [f.type for f in (await history(log))[-1].facts] == ["tool.cancelled", "run.completed"]

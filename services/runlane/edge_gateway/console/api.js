@@ -108,6 +108,7 @@ async function readJson(response) {
   try {
     return parseJson(await response.text());
   } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Unreachable(error);
   }
 }

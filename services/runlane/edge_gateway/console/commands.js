@@ -39,7 +39,7 @@ export class Commander {
           this.#unanswered.delete(intent);
           return { refused: error.message, code: error.code, recorded: error.recorded };
         }
-        if (!(error instanceof Problem) && !(error instanceof Unreachable) && error.name !== "TimeoutError") throw error;
+        if (!(error instanceof Problem) && !(error instanceof Unreachable)) throw error;
         if (attempt === TRIES) return { unknown: error.message };
         await new Promise((resolve) => setTimeout(resolve, error.retryAfterMs ?? PAUSE_MS * attempt));
       }

@@ -7,10 +7,10 @@
 import { Overlay } from "./overlay.js";
 import { KNOWN_TYPES, adopt, checksum, initialState, isTerminal, mustUnderstand, reduce } from "./reducer.js";
 
-/** A fact of a family that must not be skipped has a type this page does not know: it is too old for this run. */
+/** The server says what this page is too old to understand and must not skip. */
 export class NotUnderstood extends Error {
-  constructor(fact) {
-    super(`${fact.type} at #${fact.sequence} is newer than this page; reload it`);
+  constructor(what) {
+    super(`${what} is newer than this page; reload it`);
     this.name = "NotUnderstood";
   }
 }
@@ -29,8 +29,6 @@ export class RunModel {
     this.cursor = null;
     this.traceparent = null;
     this.runFacts = new Map(); // sequence → fact, for the timeline
-    this.factsApplied = 0;
-    this.checksumAgreed = null; // what the last snapshot's checksum said: true, false, or not known
   }
 
   get sequence() {
@@ -66,8 +64,7 @@ export class RunModel {
     this.overlay.clear();
     this.runFacts.clear();
     this.cursor = cursor;
-    this.checksumAgreed = own === null ? null : own === frame.checksum;
-    return this.checksumAgreed;
+    return own === null ? null : own === frame.checksum;
   }
 
   /**
@@ -76,12 +73,13 @@ export class RunModel {
    * Throws `SequenceGap` or `NotUnderstood`; state and cursor are then as before.
    */
   apply(fact, cursor) {
-    if (!KNOWN_TYPES.has(fact.type) && mustUnderstand(fact.type)) throw new NotUnderstood(fact);
+    if (!KNOWN_TYPES.has(fact.type) && mustUnderstand(fact.type)) {
+      throw new NotUnderstood(`${fact.type} at #${fact.sequence}`);
+    }
     const before = this.sequence;
     const key = reduce(this.state, fact);
     this.cursor = cursor ?? this.cursor;
     if (this.sequence === before) return [];
-    this.factsApplied += 1;
     const told = this.noteRunFact(fact);
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);

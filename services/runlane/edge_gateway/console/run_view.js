@@ -37,6 +37,7 @@ export class RunView {
   #notice = h("div.notice", { role: "status", "aria-live": "polite", hidden: true });
   #attention = h("div.attention", { hidden: true });
   #live = h("p.visually-hidden", { role: "status", "aria-live": "polite" });
+  #liveConnection = h("p.visually-hidden", { role: "status", "aria-live": "polite" });
   #intro = h("section.intro", { "aria-label": "Input of the run" });
   #outro = h("section.outro", { "aria-label": "Outcome of the run" });
   #footer = new Footer(() => this.#verify(), () => this.#retry());
@@ -52,7 +53,7 @@ export class RunView {
     this.#timeline = new Timeline(this.#model, context, this.#intro, this.#outro);
     this.#timeline.scroller.addEventListener("scroll", () => this.#changed([]), { passive: true });
     this.element = h("section.run-pane", { "aria-label": "Run" },
-      this.#header.element, this.#notice, this.#timeline.element, this.#attention, this.#footer.element, this.#live);
+      this.#header.element, this.#notice, this.#timeline.element, this.#attention, this.#footer.element, this.#live, this.#liveConnection);
     this.#ticker = setInterval(() => this.#tick(), 1000);
     addEventListener("online", this.#onOnline);
     document.addEventListener("visibilitychange", this.#onOnline);
@@ -96,6 +97,7 @@ export class RunView {
     this.#connection = connection;
     this.#footer.connection(connection);
     attribute(this.element, "data-phase", connection.phase);
+    if (connection.phase in SPOKEN) setText(this.#liveConnection, SPOKEN[connection.phase]);
     if (connection.phase === "refused") {
       if (connection.code === "unauthenticated") this.#on.refused();
       else this.#say({ kind: "refused", text: refusalText(connection) });
@@ -220,6 +222,9 @@ export class RunView {
     }
   }
 }
+
+// The chip counts down each second; only these are worth a voice.
+const SPOKEN = { live: "Connection live", reconnecting: "Connection lost, reconnecting", ended: "The run is over", refused: "Connection refused" };
 
 function refusalText(connection) {
   const texts = {
@@ -386,7 +391,7 @@ function controlAnswer(outcome) {
 // --- footer -------------------------------------------------------------------------------------------------------
 
 class Footer {
-  #chip = h("span.chip", { role: "status" });
+  #chip = h("span.chip");
   #now = h("button.link", { type: "button", hidden: true }, "Now");
   #sequence = h("span.number", { title: "facts applied" });
   #sum = h("code.sum");

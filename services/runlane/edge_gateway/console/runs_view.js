@@ -118,7 +118,13 @@ export class RunsView {
   }
 
   async #readOlder() {
-    const page = await this.#api.runs({ status: this.#status.value, limit: PAGE, pageToken: this.#nextPage });
+    let page;
+    try {
+      page = await this.#api.runs({ status: this.#status.value, limit: PAGE, pageToken: this.#nextPage });
+    } catch (error) {
+      setText(this.#note, `Older runs could not be read: ${inertString(error.message)}`);
+      return;
+    }
     for (const run of page.runs) {
       if (!this.#runs.has(run.run_id)) this.#older.push(run.run_id);
       this.#runs.set(run.run_id, run);

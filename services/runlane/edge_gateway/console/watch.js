@@ -9,7 +9,7 @@
 
 import { Problem } from "./api.js";
 import { parseJson } from "./json.js";
-import { SequenceGap } from "./reducer.js";
+import { REDUCER_VERSION, SequenceGap } from "./reducer.js";
 import { NotUnderstood } from "./run_model.js";
 import { FrameTooLarge, SseParser } from "./sse.js";
 
@@ -120,7 +120,7 @@ export class Watch {
       silence.expect(CONNECT_TIMEOUT_MS);
       const response = await this.#api.watch(this.#model.runId, { cursor: this.#model.cursor, signal: connection.signal });
       if (response.status === 204) return ended("run_terminal");
-      if (response.body === null) return retry("the answer has no body");
+      if (!isStream(response)) return retry("the answer is not a stream of events");
       return await this.#read(response.body.getReader(), silence);
     } catch (error) {
       return this.#judge(error, silence);
@@ -214,6 +214,7 @@ export class Watch {
 
   #greet(hello, silence) {
     silence.expect(Math.max(MIN_SILENCE_MS, (hello.heartbeat_s || 12) * 1000 * HEARTBEATS_MISSED));
+    if (hello.reducer_version > REDUCER_VERSION) throw new NotUnderstood(`Reducer version ${hello.reducer_version}`);
     const { sequence } = this.#model;
     this.#connected += 1;
     this.#catchUp = null;
@@ -272,6 +273,10 @@ export class Watch {
         return retry(`the server closed the stream: ${data.reason}`, data.retry_after_ms ?? 0);
     }
   }
+}
+
+function isStream(response) {
+  return response.body !== null && (response.headers.get("Content-Type") ?? "").startsWith("text/event-stream");
 }
 
 /** Notices that nothing is heard any more, not even a heartbeat. */

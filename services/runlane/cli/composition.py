@@ -1,0 +1,178 @@
+"""What `runlane up` puts together: every service, on one loop and one port."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
+from runlane.command_gateway import app as command_gateway
+from runlane.command_gateway.settings import CommandGatewaySettings
+from runlane.edge_gateway import app as edge_gateway
+from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.hosting.connections import Connections
+from runlane.hosting.health import HealthDesk
+from runlane.hosting.http_server import HttpAddress
+from runlane.hosting.nats_server import EmbeddedServer
+from runlane.hosting.service import Process, Running, Service, Site, run
+from runlane.hosting.settings import AccessSettings, CommonSettings
+from runlane.hosting.telemetry import configure_logging
+from runlane.kernel.clock import utc_now
+from runlane.kernel.provision import provision
+from runlane.projector import app as projector
+from runlane.projector.settings import ProjectorSettings
+from runlane.redaction_filter import app as redaction_filter
+from runlane.redaction_filter.settings import RedactionFilterSettings
+from runlane.run_supervisor import app as run_supervisor
+from runlane.run_supervisor.settings import RunSupervisorSettings
+from runlane_contracts.access import OBSERVER, OPERATOR
+
+if TYPE_CHECKING:
+    from runlane.cli.up import Options
+
+INSTANCE = "up"
+StartDemo = Callable[[str, str], None]
+Mounts = Sequence[tuple[Sequence[Route], ASGIApp]]
+
+
+class OneDoor:
+    """One application for both gateways: a request goes to the first that has a route for its path and method."""
+
+    def __init__(self, mounts: Mounts, fallback: ASGIApp) -> None:
+        self._mounts, self._fallback = mounts, fallback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        await self._for(scope)(scope, receive, send)
+
+    def _for(self, scope: Scope) -> ASGIApp:
+        if scope["type"] == "http":
+            for routes, app in self._mounts:
+                if any(route.matches(scope)[0] is Match.FULL for route in routes):
+                    return app
+        return self._fallback
+
+
+async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, options: "Options") -> None:
+    """Serve until a signal comes. The broker runs already; it is stopped by the caller, last."""
+    common = CommonSettings(
+        nats_url=server.url, health_port=-1, instance=INSTANCE, subject_root=server.layout.root,
+    )  # fmt: skip
+    configure_logging(common, INSTANCE)
+    access = AccessSettings(
+        api_keys=SecretStr(",".join(f"{tenant}:{token}" for tenant, token in secrets.api_keys.items())),
+        cursor_keys=SecretStr(_signing_first(secrets)),
+    )
+    async with _connections(server, secrets) as connections:
+        await provision(await connections.of(OPERATOR), server.layout, now=utc_now)
+        async with _demo(options) as start_demo:
+
+            def on_ready(process: Process) -> None:
+                url = process.addresses[0].url
+                state.announce(_info(url, server, secrets))
+                _tell(url, server, secrets, options)
+                start_demo(url, secrets.api_keys["demo"])
+
+            await run(
+                _services(common, access, state),
+                settings=common, connections=connections, on_ready=on_ready,
+                sites=lambda running, desk: _sites(running, desk, options),
+            )  # fmt: skip
+
+
+def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -> list[Service]:
+    store = state.read_store_url
+    command = CommandGatewaySettings(common=common, access=access)
+    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store)
+    fold = ProjectorSettings(common=common, read_store_url=store)
+    mask = RedactionFilterSettings(common=common)
+    decide = RunSupervisorSettings(common=common)
+    return [
+        lambda connections: redaction_filter.serve(mask, connections),
+        lambda connections: projector.serve(fold, connections),
+        lambda connections: run_supervisor.serve(decide, connections),
+        lambda connections: command_gateway.serve(command, connections),
+        lambda connections: edge_gateway.serve(edge, connections),
+    ]
+
+
+def _sites(running: Sequence[Running], _desk: HealthDesk, options: "Options") -> list[Site]:
+    by_name = {one.name: one for one in running}
+    writes, reads = by_name[command_gateway.NAME].asgi, by_name[edge_gateway.NAME].asgi
+    assert writes is not None  # noqa: S101 - both gateways serve HTTP
+    assert reads is not None  # noqa: S101
+    door = OneDoor([(writes.routes, writes)], reads)
+    return [Site(door, HttpAddress(options.host, options.port))]
+
+
+def _connections(server: EmbeddedServer, secrets: Secrets) -> Connections:
+    return Connections(url=server.url, passwords=secrets.broker_passwords, instance=INSTANCE)
+
+
+def _signing_first(secrets: Secrets) -> str:
+    ids = [secrets.cursor_key_id, *(key for key in secrets.cursor_keys if key != secrets.cursor_key_id)]
+    return ",".join(f"{key}:{secrets.cursor_keys[key]}" for key in ids)
+
+
+# --- what it says -------------------------------------------------------------------------------------------
+
+
+def _info(url: str, server: EmbeddedServer, secrets: Secrets) -> ConnectionInfo:
+    return ConnectionInfo(
+        url=url, nats_url=server.url_of(OBSERVER), operator_nats_url=server.url_of(OPERATOR),
+        worker_nats_url=server.url_of("worker"), tokens=secrets.api_keys, pid=os.getpid(),
+    )  # fmt: skip
+
+
+def _tell(url: str, server: EmbeddedServer, secrets: Secrets, options: "Options") -> None:
+    if options.as_json:
+        ready = {"ready": True, "url": url, "nats_url": server.url_of(OBSERVER), "tokens": secrets.api_keys}
+        print(json.dumps(ready), flush=True)
+        return
+    print(
+        f"\nRunlane is up. Open\n\n    {url}/#token={secrets.api_keys['demo']}\n\n"
+        f"or, in another terminal:  runlane runs   ·   runlane watch latest\n"
+        f"Its state is in {options.state_dir}; Ctrl-C stops it, and starting it again continues.\n",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+
+
+@asynccontextmanager
+async def _demo(options: "Options") -> AsyncIterator[StartDemo]:
+    """Starts the demo agent as a process of its own, and ends it with us."""
+    child: asyncio.Task[None] | None = None
+
+    def start(url: str, token: str) -> None:
+        nonlocal child
+        if options.demo:
+            child = asyncio.get_running_loop().create_task(_run_demo(url, token))
+
+    try:
+        yield start
+    finally:
+        if child is not None:
+            child.cancel()
+            await asyncio.gather(child, return_exceptions=True)
+
+
+async def _run_demo(url: str, token: str) -> None:
+    environment = {**os.environ, "RUNLANE_URL": url, "RUNLANE_TOKEN": token}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "runlane.cli", "demo", env=environment, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 5)

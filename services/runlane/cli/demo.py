@@ -1,0 +1,28 @@
+"""`runlane demo`: a real agent with a scripted model; it streams, calls tools, and asks for one approval."""
+
+import click
+
+from runlane.cli.link import Link, linked
+from runlane.cli.output import emit, say
+
+
+@click.command("demo")
+@click.option("--times", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs, one after another.")
+@click.option("--fast", is_flag=True, help="Do not pause between words.")
+@linked
+async def demo(link: Link, times: int, fast: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Start a demo agent that asks for your approval."""
+    from runlane.adapters.demo_agent import PROMPT, Pace, demo_agent  # noqa: PLC0415 - a second to import
+    from runlane.adapters.live import record_pydantic_ai  # noqa: PLC0415
+
+    def started(run_id: str) -> None:
+        if link.json:
+            emit({"run_id": run_id})
+        else:
+            click.echo(run_id)
+            say(f"follow it with: runlane watch {run_id}")
+
+    async with link.http() as transport:
+        for _ in range(times):
+            agent = demo_agent(Pace(word_s=0.0, tool_s=0.0) if fast else None)
+            await record_pydantic_ai(transport, agent, PROMPT, started=started)

@@ -64,6 +64,10 @@ class LeaseEpochs:
         if len(self._epochs) > self._max_runs:
             self._epochs.popitem(last=False)
 
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self._epochs.clear()
+
     def of(self, run: RunAddress) -> int | None:
         """The highest, or None if nothing is known."""
         return self._epochs.get(run)
@@ -283,7 +287,7 @@ class PreviewFilter:
 
     def __init__(
         self, inbox: PreviewInbox, masker: PreviewMasker, leases: LeaseEpochs, subjects: Subjects,
-        *, send: Send, find_epoch: FindEpoch,
+        *, send: Send, find_epoch: FindEpoch, is_active: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
         self._inbox = inbox
         self._masker = masker
@@ -291,10 +295,15 @@ class PreviewFilter:
         self._subjects = subjects
         self._send = send
         self._find_epoch = find_epoch
+        self._is_active = is_active
 
     def counts(self) -> dict[str, int]:
         """Fragments by what became of them, and messages that gave way in the inbox."""
-        return {**asdict(self._masker.counts), "dropped_messages": self._inbox.dropped}
+        return {**asdict(self._masker.counts), "held": self._masker.held, "dropped_messages": self._inbox.dropped}
+
+    def losses(self) -> dict[str, int]:
+        """Those of them that will not be shown."""
+        return {name: count for name, count in self.counts().items() if name not in {"received", "shown", "held"}}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -313,11 +322,11 @@ class PreviewFilter:
         if self._leases.of(run) is None:
             await self._learn(run)
         batch = self._masker.batch(run, body)
-        if batch is None:
-            return
+        if batch is None or not self._is_active():
+            return  # whoever stands by reads along, so that it can take over in the middle of a word
         try:
             await self._send(self._subjects.preview_view(*run), encode(batch))
-        except KernelError as exc:
+        except Exception as exc:  # noqa: BLE001 - a preview that cannot be sent is lost, and counted, whatever the cause
             self._masker.counts.unsent += sum(_sources(preview) for preview in batch.previews)
             log.debug("previews not sent: %s", exc, extra={"event": LogEvent.PREVIEWS_DROPPED})
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 RULES_VERSION = "1"
 

@@ -56,11 +56,16 @@ class Folder:
         new = [one for one in messages if one.stream_seq > self.stream_seq]
         if not new:
             return 0
-        facts = 0
-        if new[0].stream_seq > self.stream_seq + 1:
-            async for missed in self.view.read(after=self.stream_seq, through=new[0].stream_seq - 1):
-                facts += await self._store_folded(missed)
+        facts = await self.catch_up(new[0].stream_seq - 1)
         return facts + await self._store_folded(new)
+
+    async def catch_up(self, through: int) -> int:
+        """Read and fold what the stream holds up to a sequence; returns how many facts were new. Raises as `fold`."""
+        facts = 0
+        if through > self.stream_seq:
+            async for missed in self.view.read(after=self.stream_seq, through=through):
+                facts += await self._store_folded(missed)
+        return facts
 
     async def reach(self, stream_seq: int) -> None:
         """Note that the stream holds nothing more up to here, so that an empty stream counts as folded too."""

@@ -36,12 +36,14 @@ class Projector:
         cache_bytes: int,
         cache_runs: int,
         page_pause_s: float = 0.0,
+        takeover_after_s: float = 30.0,
     ) -> None:
         self._store = store
         self._views = dict(views)
         self._cache_bytes = cache_bytes
         self._cache_runs = cache_runs
         self._page_pause_s = page_pause_s
+        self._takeover_after_s = takeover_after_s
         self._folders: dict[str, Folder] = {}
         self._locks = {stream: asyncio.Lock() for stream in views}
         self._rebuilding = asyncio.Lock()
@@ -71,6 +73,23 @@ class Projector:
                 _log.warning("%s: %s, folding everything again", stream, exc)
                 await self._rebuild_if_outdated(stream)
         raise Retryable(f"{stream} is made anew again and again", retry_after_s=1.0)
+
+    async def refill(self, stream: str, acknowledged: int) -> None:
+        """Fold what was acknowledged but is not stored, because the store was lost: nobody delivers it again.
+
+        Raises:
+            Retryable: the store or the broker does not answer, or another process is at it.
+        """
+        if await self.position(stream) >= acknowledged:
+            return
+        _log.warning("%s: reading again what was acknowledged and is not stored", stream)
+        try:
+            async with self._locks[stream]:
+                folder = self._folders[stream] = await self._open(stream)
+                self.facts += await folder.catch_up(acknowledged)
+        except (Conflict, Outdated) as exc:
+            self._folders.pop(stream, None)
+            raise Retryable(str(exc)) from exc
 
     async def handle(self, stream: str, messages: Sequence[ViewMessage]) -> None:
         """Everything through the last of these messages is stored when this returns, however often it was given.
@@ -135,10 +154,21 @@ class Projector:
             try:
                 await self._open(stream)
             except Outdated:
+                await self._wait_for_others()
                 try:
                     await self._rebuild(force=True)
                 except Conflict as exc:
                     raise Retryable("another process folds everything again", retry_after_s=2.0) from exc
+
+    async def _wait_for_others(self) -> None:
+        """Several processes notice at once; one of them is enough. One that does not get on is taken over from."""
+        generations = Generations(self._store)
+        seen = await generations.building()
+        if seen is None:
+            return
+        await asyncio.sleep(self._takeover_after_s)
+        if await generations.building() != seen:
+            raise Retryable("another process folds everything again", retry_after_s=2.0)
 
     async def _rebuild(self, *, force: bool) -> RebuildReport:
         rebuild = Rebuild(

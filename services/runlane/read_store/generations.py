@@ -41,6 +41,18 @@ class Generations:
         async with self._store.reading() as connection:
             return int((await connection.execute(statements.live_generation())).one().generation)
 
+    async def building(self) -> tuple[int, int] | None:
+        """The generation that is being built and how many messages it has folded; None if there is none."""
+        async with self._store.reading() as connection:
+            query = (
+                select(generations.c.generation, func.coalesce(func.sum(positions.c.stream_seq), 0))
+                .outerjoin(positions, positions.c.generation == generations.c.generation)
+                .where(generations.c.state == BUILDING)
+                .group_by(generations.c.generation)
+            )
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else (int(row[0]), int(row[1]))
+
     async def begin(self) -> int:
         """A new, empty generation. Another one that is being built is given up: its next write conflicts."""
         async with self._store.writing() as connection:
@@ -80,6 +92,7 @@ class Generations:
             Conflict: it is not being built, or is behind the live one on some stream; nothing was changed.
         """
         async with self._store.writing() as connection:
+            await self._store.one_at_a_time(connection)
             states = select(generations.c.generation, generations.c.state).with_for_update()
             known = {row.generation: row.state for row in await connection.execute(states)}
             if known.get(generation) != BUILDING:

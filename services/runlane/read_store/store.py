@@ -42,7 +42,7 @@ from runlane_contracts.subjects import RunAddress
 
 MAX_LIMIT = 500
 _ADDRESSES_A_QUERY = 500
-_CREATE_LOCK = 0x72756E6C616E65  # "runlane"
+_LOCK = 0x72756E6C616E65  # "runlane"
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -88,8 +88,7 @@ class ReadStore:
     async def create(self) -> None:
         """Make the tables, and an empty live generation. Tables of another schema version are dropped first."""
         async with self.writing() as connection:
-            if self._engines.dialect == POSTGRESQL:
-                await connection.execute(select(func.pg_advisory_xact_lock(_CREATE_LOCK)))
+            await self.one_at_a_time(connection)
             await connection.run_sync(lambda sync: metadata.create_all(sync, tables=[schema_versions]))
             version = await connection.scalar(select(schema_versions.c.version))
             if version not in {None, SCHEMA_VERSION}:
@@ -205,6 +204,11 @@ class ReadStore:
             stream=before.stream,
             position=position,
         )
+
+    async def one_at_a_time(self, connection: AsyncConnection) -> None:
+        """Hold off others that change tables or generations until the transaction ends."""
+        if self._engines.dialect == POSTGRESQL:  # SQLite has one writer anyway
+            await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
     # --- transactions -------------------------------------------------------------------------------------
 

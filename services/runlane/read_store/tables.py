@@ -28,9 +28,9 @@ generations = Table(
     Column("generation", Integer, primary_key=True, autoincrement=False),
     Column("state", _Token, nullable=False),
     Column("reducer_version", Integer, nullable=False),
-    # Two live generations would be two truths.
-    Index("runlane_one_live", "state", unique=True, sqlite_where=Column("state") == LIVE,
-          postgresql_where=Column("state") == LIVE),
+    # One is live and at most one is being built.
+    Index("runlane_one_of_each", "state", unique=True, sqlite_where=Column("state") != RETIRED,
+          postgresql_where=Column("state") != RETIRED),
 )  # fmt: skip
 
 positions = Table(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import func, select, update
 
-from runlane.kernel.errors import Conflict
+from runlane.kernel.errors import Conflict, Retryable
 from runlane.projector.projector import PROJECTION, Projector
 from runlane.read_store import ReadStore
 from runlane.read_store.generations import Generations
@@ -133,3 +133,37 @@ async def test_a_rebuild_that_another_one_overtook_changes_nothing(store: ReadSt
     with pytest.raises(Conflict):
         await projector.rebuild()
     assert (await store.progress(PROJECTION, STREAM)).generation == 1
+
+
+async def test_of_several_processes_that_notice_one_rebuilds(store: ReadStore) -> None:
+    view = MemoryView()
+    await filled(store, view)
+    view.make_anew("e2")
+    story = a_waiting_run("run_new")
+    messages = view.put(*story.commits(2))
+    projectors = [
+        Projector(store=store, views={STREAM: view}, cache_bytes=1 << 20, cache_runs=9, takeover_after_s=0.3)
+        for _ in range(3)
+    ]
+
+    async def drive(projector: Projector) -> None:
+        for _ in range(50):
+            try:
+                return await projector.handle(STREAM, messages)
+            except Retryable:
+                await asyncio.sleep(0.05)
+        raise AssertionError("never came to an end")
+
+    await asyncio.gather(*(drive(projector) for projector in projectors))
+    assert await store.load(RunAddress("acme", "run_new")) is not None
+    assert await store.load(RunAddress("acme", "run_0")) is None
+
+
+async def test_a_rebuild_that_does_not_get_on_is_taken_over(store: ReadStore) -> None:
+    view = MemoryView()
+    await filled(store, view)
+    await Generations(store).begin()  # by a process that died
+    view.make_anew("e2")
+    projector = Projector(store=store, views={STREAM: view}, cache_bytes=1, cache_runs=1, takeover_after_s=0.01)
+    await projector.handle(STREAM, view.put(*a_waiting_run("run_new").commits(2)))
+    assert await store.load(RunAddress("acme", "run_new")) is not None

@@ -214,8 +214,8 @@ async def test_readers_and_the_writer_do_not_wait_for_each_other(store: ReadStor
     assert len(rows) == 2
 
 
-async def test_two_processes_may_create_at_once(url: str) -> None:
-    async with ReadStore.open(url) as one, ReadStore.open(url) as two:
+async def test_two_processes_may_create_at_once(database_url: str) -> None:
+    async with ReadStore.open(database_url) as one, ReadStore.open(database_url) as two:
         await asyncio.gather(one.create(), two.create())
         assert (await one.progress("runs", STREAM)).generation == 1
 
@@ -239,11 +239,11 @@ async def test_state_of_another_reducer_is_listed_but_not_folded_on(store: ReadS
     assert (await store.progress("runs", STREAM)).reducer_version == 999
 
 
-async def test_what_is_written_is_there_after_opening_again(url: str) -> None:
-    async with ReadStore.open(url) as store:
+async def test_what_is_written_is_there_after_opening_again(database_url: str) -> None:
+    async with ReadStore.open(database_url) as store:
         await store.create()
         await store_all(store, [a_short_run()])
-    async with ReadStore.open(url) as again:
+    async with ReadStore.open(database_url) as again:
         await again.create()
         assert await again.load(RunAddress("acme", "run_1")) is not None
         assert (await again.progress("runs", STREAM)).position == StreamPosition("e1", 1)

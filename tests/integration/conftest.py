@@ -1,3 +1,5 @@
+"""Databases for the suites that keep states."""
+
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +17,8 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest_asyncio.fixture(params=["sqlite", "postgresql"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database; the test runs once on each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/read.sqlite"
     server: PostgresServer = request.getfixturevalue("postgres")
@@ -23,7 +26,7 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest_asyncio.fixture
-async def store(url: str) -> AsyncIterator[ReadStore]:
-    async with ReadStore.open(url) as store:
+async def store(database_url: str) -> AsyncIterator[ReadStore]:
+    async with ReadStore.open(database_url) as store:
         await store.create()
         yield store

@@ -18,6 +18,7 @@ from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer
 from runlane.kernel.dead_letter import DeadLetters
 from runlane.kernel.direct import DirectReader
+from runlane.kernel.errors import KernelError
 from runlane.kernel.kv import Bucket
 from runlane.kernel.lease import Lease
 from runlane.kernel.preview_bus import PreviewInbox
@@ -79,6 +80,7 @@ class _Service:
         layout = settings.common.layout
         scanner = Scanner()
         self._connection = connection
+        self._direct = direct
         self._layout = layout
         self._publisher = WindowedPublisher(connection)
         self._leases = LeaseEpochs()
@@ -116,8 +118,10 @@ class _Service:
         )
 
     async def wait_for_work(self, most_s: float) -> None:
-        """Until this is the active filter, or for so long."""
-        with contextlib.suppress(TimeoutError):
+        """Until this is the active filter, or for so long. With an empty log nobody is active yet."""
+        with contextlib.suppress(TimeoutError, KernelError):
+            if not (await self._direct.stream_state(self._layout.log_stream_at(0))).messages:
+                return
             async with asyncio.timeout(most_s):
                 await self.lanes[0].filter.opened.wait()
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,8 @@ from runlane_contracts.streams import Layout
 from support.nats import NatsServer, free_port, nats_server
 
 KEY = "key-acme"
+RECEIVE_BUFFER_BYTES = 128 * 1024
+"""So that a client that does not read is noticed soon, and a thousand of them fit into the machine."""
 
 
 @dataclass
@@ -32,6 +34,7 @@ class EdgeProcess:
     server: NatsServer
     layout: Layout
     filter: Connection
+    watches: "list[RawWatch]" = field(default_factory=list)
 
     @property
     def rss_bytes(self) -> int:
@@ -47,10 +50,15 @@ class EdgeProcess:
     async def watch(self, run_id: str, on_data: Callable[[bytes], None], query: str = "from=start") -> "RawWatch":
         """Open a watch on a bare socket."""
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.create_connection(lambda: RawWatch(on_data), self.host, self.port)
+        own = socket.socket()
+        own.setblocking(False)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        await loop.sock_connect(own, (self.host, self.port))
+        transport, protocol = await loop.create_connection(lambda: RawWatch(on_data), sock=own)
         transport.write(
             f"GET /v1/runs/{run_id}/watch?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
         )
+        self.watches.append(protocol)
         return protocol
 
 
@@ -72,11 +80,9 @@ class RawWatch(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(exc)
 
-    def pause(self, receive_buffer: int = 4096) -> None:
-        """Read nothing more, and let the kernel hold little."""
+    def pause(self) -> None:
+        """Read nothing more."""
         self.transport.pause_reading()
-        own: socket.socket = self.transport.get_extra_info("socket")
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
 
     def resume(self) -> None:
         """Read again."""
@@ -113,7 +119,12 @@ async def edge_process(directory: Path, *, layout: Layout, **environment: str) -
         )  # fmt: skip
         try:
             await _ready(port)
-            yield EdgeProcess("127.0.0.1", port, process.pid, server, layout, filter_)
+            edge = EdgeProcess("127.0.0.1", port, process.pid, server, layout, filter_)
+            try:
+                yield edge
+            finally:
+                for watch in edge.watches:
+                    watch.close()
         finally:
             if process.returncode is None:
                 process.terminate()

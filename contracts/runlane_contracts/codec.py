@@ -41,13 +41,13 @@ def decode_json(raw: bytes | str | msgspec.Raw) -> Any:
 
 def timestamp(at: datetime) -> str:
     """RFC 3339 UTC with microseconds and ``Z``."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def timestamp_of_ns(ns: int) -> str:
     """RFC 3339 UTC with microseconds, of nanoseconds since 1970."""
     seconds, rest = divmod(ns, 1_000_000_000)
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{rest // 1000:06d}Z"
+    return f"{datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()}.{rest // 1000:06d}Z"
 
 
 def parse_timestamp(text: str) -> datetime:

@@ -4,12 +4,14 @@ Every subject starts with the root (default ``rl``). ``<v>`` is the run's virtua
 FNV-1a (32 bit) of the run id, modulo 256, computed by the publisher.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 VIRTUAL_PARTITIONS = 256
 DEFAULT_ROOT = "rl"
 
 
+@lru_cache(maxsize=16_384)  # asked twice for every commit
 def virtual_partition(run_id: str) -> int:
     """FNV-1a, 32 bit, of the run id, modulo 256."""
     value = 0x811C9DC5

@@ -9,7 +9,7 @@ from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Conflict, Overloaded, Permanent, Retryable
 from runlane.kernel.event_log import NOTHING, StoredCommit
-from runlane.kernel.publisher import PubAck, Publisher, WindowedPublisher
+from runlane.kernel.publisher import Publisher, WindowedPublisher
 from runlane_contracts import headers as names
 from runlane_contracts.codec import encode
 from runlane_contracts.cursor import Position

@@ -9,13 +9,14 @@ import asyncio
 import hashlib
 import logging
 import random
-from base64 import b32encode
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from runlane.kernel.clock import NewId, Now
 from runlane.kernel.errors import Conflict, KernelError, Retryable, StreamReplaced
@@ -179,6 +180,7 @@ class RunLog:
     async def _decide(self, group: "_Group") -> None:
         """Fill the group from the queue (a group that lost a conflict is decided anew, in its order)."""
         again = deque(group.restart(self.lifecycle, self.position))
+        group.occurred_at = timestamp(self._now())
         while again or self._queue:
             transaction = (again or self._queue).popleft()
             if transaction.written.cancelled():
@@ -222,7 +224,7 @@ class RunLog:
             drafts,
             lease_epoch=transaction.lease_epoch,
             actor=transaction.actor,
-            occurred_at=timestamp(self._now()),
+            occurred_at=group.occurred_at,
             event_ids=[one.event_id or self._new_id("evt") for one in drafts],
         )
         size = len(encode(facts))
@@ -301,6 +303,7 @@ class _Group:
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self.bytes = _ENVELOPE_BYTES
+        self.occurred_at = ""
         self._known: RunLifecycle = RunLifecycle(tenant_id="", run_id="")
         self._trial: RunLifecycle | None = None
         self._after = NOTHING
@@ -393,6 +396,12 @@ class RunLogs:
         self._recent.move_to_end(run)
         return found
 
+    def forget(self, run: RunAddress) -> None:
+        """Let go of a run that turned out not to exist: asking for absent runs must not push out present ones."""
+        found = self._recent.get(run)
+        if found is not None and found.idle and not found.lifecycle.exists:
+            del self._recent[run]
+
     async def close(self) -> None:
         """Wait for what is under way in all of them."""
         for run_log in tuple(self._recent.values()):
@@ -415,8 +424,8 @@ def _commit_id(run: RunAddress, facts: Sequence[Fact]) -> str:
     digest = hashlib.sha256(f"{run.tenant_id}\n{run.run_id}\n{facts[0].sequence}".encode())
     for fact in facts:
         digest.update(b"\n" + fact.event_id.encode())
-    return "cmt_" + b32encode(digest.digest()[:15]).decode().lower()
+    return "cmt_" + digest.hexdigest()[:32]
 
 
 def _with_id(one: FactDraft, event_id: str) -> FactDraft:
-    return FactDraft(**{name: getattr(one, name) for name in one.__struct_fields__} | {"event_id": event_id})
+    return msgspec.structs.replace(one, event_id=event_id)

@@ -66,8 +66,8 @@ def _command_gateway(layout: Layout) -> BrokerUser:
             every("cmd"), every("log"), every("preview.raw"),
             *_read(*_log(layout), *_buckets(layout)),
             *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
-            *_inform(layout.command_stream, layout.work_stream),
-            *_shared_pool(layout),
+            *_inform(layout.command_stream),
+            *_read(layout.work_stream), f"{API}.STREAM.MSG.DELETE.{layout.work_stream}",
         ),
         subscribe=(every("outcome"),),
     )  # fmt: skip
@@ -220,10 +220,9 @@ def _inform(*streams: str) -> Iterable[str]:
 
 
 def _read(*streams: str) -> Iterable[str]:
-    """Content by direct get, or from the leader. The selector is in the body, so this is the whole stream."""
+    """Content by direct get. The selector is in the body, so this is the whole stream."""
     for stream in streams:
         yield f"{API}.STREAM.INFO.{stream}"
-        yield f"{API}.STREAM.MSG.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}"
         yield f"{API}.DIRECT.GET.{stream}.>"
 

@@ -116,6 +116,8 @@ class RunLifecycle(Struct, kw_only=True):
     lease_epoch: int = 0
     owner: str | None = None  # worker id while a lease is held
     attempt: int = 0
+    losses: int = 0
+    """How many owners were lost without giving the run back."""
     cancel_deadline_at: str | None = None
     cancel_reason: str | None = None
     pause_requested: bool = False
@@ -213,6 +215,7 @@ def _lease_lost(run: RunLifecycle, payload: events.RunLeaseLost) -> None:
     if payload.lease_epoch != run.lease_epoch or run.owner is None:
         return
     run.owner = None
+    run.losses += payload.cause != "released"
     if not run.is_terminal:
         run.status_before_lost, run.status = run.status, "lost"
 

@@ -34,6 +34,7 @@ class Metric(StrEnum):
     DELIVERIES = "runlane_deliveries_total"
     DELIVERY_DURATION = "runlane_delivery_duration_seconds"
     CONSUMER_LAG = "runlane_consumer_lag_messages"
+    CONSUMER_ACTIVE = "runlane_consumer_active"
     COMMITS = "runlane_commits_total"
     COMMIT_DURATION = "runlane_commit_duration_seconds"
     FACTS = "runlane_facts_total"
@@ -42,6 +43,10 @@ class Metric(StrEnum):
     HTTP_REQUESTS = "runlane_http_requests_total"
     HTTP_DURATION = "runlane_http_request_duration_seconds"
     WATCHERS = "runlane_watchers"
+    WATCHES = "runlane_watches_total"
+    WATCHED_RUNS = "runlane_watched_runs"
+    VIEW_REPAIRS = "runlane_view_repairs_total"
+    HISTORY_PAGES = "runlane_history_pages_total"
     READY = "runlane_ready"
     UP = "runlane_up_info"
 

@@ -398,6 +398,7 @@ async def test_what_happened_to_the_run_itself_is_told_alike_live_and_after_a_re
 
 
 async def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_looked_at(console: Console) -> None:
+    console.gateway.heartbeat_s = 120.0  # so that it is not the silence that ends the connection
     run = console.gateway.add(running())
     page = await console.open(f"#token={TOKEN}")
     await page.clock.install()
@@ -470,6 +471,24 @@ async def test_a_preview_over_a_started_item_is_shown_in_place_and_marked_when_a
     await expect(item.locator(".preview-mark")).to_have_text("abandoned — never confirmed")
     await expect(console.page.locator(".run-head .status")).to_have_text(re.compile("lost"))
     await console.agrees_with(run)
+
+
+async def test_a_newer_preview_takes_the_place_of_an_older_one_for_good(console: Console) -> None:
+    run = console.gateway.add(running())
+    await console.open_run()
+    text = console.item("message:m1").locator(".preview .text")
+    run.preview("p1", ("message", "m1"), 1, "first try")
+    await expect(text).to_have_text("first try")
+    run.preview("p2", ("message", "m1"), 1, "second try")
+    run.preview("p1", ("message", "m1"), 2, ", late")
+    run.preview("p2", ("message", "m1"), 2, ", goes on")
+    await expect(text).to_have_text("second try, goes on")
+    run.preview("p2", ("message", "m1"), 3, None, fate="abandoned")
+    run.preview("p2", ("message", "m1"), 4, ", late")
+    run.preview("p3", ("message", "m2"), 1, "another")
+    await expect(console.item("message:m2")).to_be_visible()
+    await expect(text).to_have_text("second try, goes on")
+    await expect(console.item("message:m1").locator(".preview-mark")).to_have_text("abandoned — never confirmed")
 
 
 async def test_types_of_tomorrow_become_generic_items_unless_they_must_be_understood(console: Console) -> None:
@@ -682,6 +701,20 @@ async def test_p4_a_decision_whose_answer_was_lost_is_asked_again_under_the_same
     await page.get_by_role("button", name="Approve").click()
     await expect(console.item("approval:a1")).to_contain_text("decided by dana")
     await expect(console.item("approval:a1").locator("form")).to_have_count(0)
+    assert len(console.gateway.commands) == 1
+
+
+async def test_p4_asking_again_after_no_answer_is_the_same_question(console: Console) -> None:
+    console.gateway.add(running().then(
+        events.ToolRequested(tool_call_id="c1", name="fetch", arguments={}),
+        events.ToolFailed(tool_call_id="c1", error=events.Problem(code="timeout", retryable=True)),
+    ))  # fmt: skip
+    console.gateway.command_drops = 4
+    page = await console.open_run()
+    await page.get_by_role("button", name="Retry this call").click()
+    await expect(console.item("tool:c1").locator(".answer")).to_contain_text("asking again is safe")
+    await page.get_by_role("button", name="Retry this call").click()
+    await expect(console.item("tool:c1").locator(".answer")).to_have_text("Recorded.")
     assert len(console.gateway.commands) == 1
 
 
@@ -911,6 +944,28 @@ async def test_status_changes_are_announced_politely_and_the_timeline_is_a_feed(
     await expect(page.locator("[aria-live=polite]", has_text="The run is now paused")).to_have_count(1)
     await expect(page.get_by_role("feed")).to_have_count(1)
     assert await page.title() == "writer · paused — Runlane"
+
+
+async def test_everything_is_reached_by_keyboard(console: Console) -> None:
+    console.gateway.add(a_waiting_run(RUN, "demo"))
+    page = await console.open(f"#token={TOKEN}")
+    await page.keyboard.press("/")
+    await page.keyboard.type("payer")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Tab")  # over the status and the approval that waits
+    await expect(page.locator(".runs a")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(console.item("approval:a1")).to_be_visible()
+    await page.locator(".timeline").focus()
+    await page.keyboard.press("k")  # from the end
+    await page.keyboard.press("k")
+    await expect(console.item("approval:a1")).to_be_focused()
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("button", name="Approve")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(console.item("approval:a1")).to_contain_text("decided by dana")
+    await expect(console.item("approval:a1")).to_be_focused()
 
 
 async def test_on_a_narrow_screen_list_and_run_take_turns(console: Console) -> None:

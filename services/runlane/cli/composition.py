@@ -7,11 +7,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
 from runlane.command_gateway import app as command_gateway
@@ -24,8 +23,10 @@ from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.nats_server import EmbeddedServer
 from runlane.hosting.service import Process, Running, Service, Site, run
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane.hosting.telemetry import configure_logging
+from runlane.hosting.telemetry import configure_logging, start_telemetry
 from runlane.kernel.clock import utc_now
+from runlane.kernel.connection import Connection
+from runlane.kernel.durable import unpin
 from runlane.kernel.provision import provision
 from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
@@ -34,31 +35,13 @@ from runlane.redaction_filter.settings import RedactionFilterSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.access import OBSERVER, OPERATOR
+from runlane_contracts.streams import Layout
 
 if TYPE_CHECKING:
     from runlane.cli.up import Options
 
 INSTANCE = "up"
 StartDemo = Callable[[str, str], None]
-Mounts = Sequence[tuple[Sequence[Route], ASGIApp]]
-
-
-class OneDoor:
-    """One application for both gateways: a request goes to the first that has a route for its path and method."""
-
-    def __init__(self, mounts: Mounts, fallback: ASGIApp) -> None:
-        self._mounts, self._fallback = mounts, fallback
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        await self._for(scope)(scope, receive, send)
-
-    def _for(self, scope: Scope) -> ASGIApp:
-        if scope["type"] == "http":
-            for routes, app in self._mounts:
-                if any(route.matches(scope)[0] is Match.FULL for route in routes):
-                    return app
-        return self._fallback
 
 
 async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, options: "Options") -> None:
@@ -67,12 +50,15 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
         nats_url=server.url, health_port=-1, instance=INSTANCE, subject_root=server.layout.root,
     )  # fmt: skip
     configure_logging(common, INSTANCE)
+    telemetry = start_telemetry(common, INSTANCE, version("runlane"))
     access = AccessSettings(
         api_keys=SecretStr(",".join(f"{tenant}:{token}" for tenant, token in secrets.api_keys.items())),
         cursor_keys=SecretStr(_signing_first(secrets)),
     )
     async with _connections(server, secrets) as connections:
-        await provision(await connections.of(OPERATOR), server.layout, now=utc_now)
+        operator = await connections.of(OPERATOR)
+        await provision(operator, server.layout, now=utc_now)
+        await _unpin_the_dead(operator, server.layout)
         async with _demo(options) as start_demo:
 
             def on_ready(process: Process) -> None:
@@ -83,15 +69,21 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
 
             await run(
                 _services(common, access, state),
-                settings=common, connections=connections, on_ready=on_ready,
+                settings=common, connections=connections, on_ready=on_ready, telemetry=telemetry,
                 sites=lambda running, desk: _sites(running, desk, options),
             )  # fmt: skip
+
+
+async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
+    """Nobody else works on this folder: whoever is pinned to a durable was killed, and need not be waited for."""
+    pinned = [spec for spec in layout.consumers() if spec.pinned]
+    await asyncio.gather(*(unpin(operator, spec) for spec in pinned))
 
 
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -> list[Service]:
     store = state.read_store_url
     command = CommandGatewaySettings(common=common, access=access)
-    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store)
+    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store, command_gateway_url=None)
     fold = ProjectorSettings(common=common, read_store_url=store)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
@@ -104,12 +96,9 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -
     ]
 
 
-def _sites(running: Sequence[Running], _desk: HealthDesk, options: "Options") -> list[Site]:
+def _sites(running: Sequence[Running], desk: HealthDesk, options: "Options") -> list[Site]:
     by_name = {one.name: one for one in running}
-    writes, reads = by_name[command_gateway.NAME].asgi, by_name[edge_gateway.NAME].asgi
-    assert writes is not None  # noqa: S101 - both gateways serve HTTP
-    assert reads is not None  # noqa: S101
-    door = OneDoor([(writes.routes, writes)], reads)
+    door = edge_gateway.joined(by_name[edge_gateway.NAME].asgi, by_name[command_gateway.NAME].asgi, desk)
     return [Site(door, HttpAddress(options.host, options.port))]
 
 

@@ -1,15 +1,22 @@
 """Composition root of the command gateway: the only place that builds concrete things."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.routing import Route
 
-from runlane.command_gateway.acceptance import Acceptance, Outcomes
-from runlane.command_gateway.commands import CommandRoutes
-from runlane.command_gateway.producers import ProducerRoutes
-from runlane.command_gateway.quota import TokenBuckets
+from runlane.command_gateway.admission import Admission, watch_fullness
+from runlane.command_gateway.claims import ClaimsDesk
+from runlane.command_gateway.commands import CommandsDesk
+from runlane.command_gateway.door import Door
+from runlane.command_gateway.events import EventsDesk
+from runlane.command_gateway.intake import Intake
+from runlane.command_gateway.leases import LeasesDesk
+from runlane.command_gateway.outcomes import Outcomes
+from runlane.command_gateway.previews import PreviewsDesk
+from runlane.command_gateway.quota import Quota
+from runlane.command_gateway.runs import RunsDesk
 from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer
 from runlane.hosting.connections import Connections, connection_of
@@ -24,9 +31,12 @@ from runlane.kernel.kv import Bucket
 from runlane.kernel.lease import LeaseDesk
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.nats_event_log import NatsEventLog
+from runlane.kernel.preview_bus import PreviewBus
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.kernel.run_log import RunLogs
-from runlane.kernel.work import WorkQueue
+from runlane.kernel.work import WorkBoard
+from runlane_contracts.cursor import CursorKeys
+from runlane_contracts.streams import Layout
 
 NAME = "command_gateway"
 
@@ -34,68 +44,156 @@ NAME = "command_gateway"
 @asynccontextmanager
 async def serve(settings: CommandGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve."""
+    layout = settings.common.layout
+    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     async with connection_of(NAME, connections) as connection:
-        gateway = _Gateway(settings, connection, ApiKeyAuthorizer.of_settings(settings.access))
-        await gateway.start()
-        try:
+        gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
+        async with asyncio.TaskGroup() as tasks:
+            await gateway.start(tasks)
             yield Running(
                 name=NAME,
                 health=gateway.health,
                 asgi=application(gateway.routes()),
                 listen=HttpAddress(settings.http_host, settings.http_port),
             )
-        finally:
             await gateway.stop()
 
 
 class _Gateway:
     """Everything of one gateway, wired."""
 
-    def __init__(self, settings: CommandGatewaySettings, connection: Connection, authorizer: Authorizer) -> None:
-        layout = settings.common.layout
-        self._connection, self._subjects = connection, layout.subjects
+    def __init__(
+        self,
+        settings: CommandGatewaySettings,
+        connection: Connection,
+        layout: Layout,
+        authorizer: Authorizer,
+        cursors: CursorKeys,
+    ) -> None:
+        self._settings, self._connection, self._layout = settings, connection, layout
+        self._cursors = cursors
         self._publisher = WindowedPublisher(connection)
         self._direct = DirectReader(connection)
-        self._outcomes = Outcomes()
-        log = NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct)
-        run_logs = RunLogs(
-            log, now=utc_now, new_id=new_id, max_runs=settings.max_open_runs, max_facts=settings.max_kept_facts
+        self._run_logs = RunLogs(
+            NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct),
+            now=utc_now,
+            new_id=new_id,
+            max_runs=settings.max_open_runs,
+            max_facts=settings.max_kept_facts,
         )
-        leases = LeaseDesk(self._bucket(layout.lease_bucket), run_logs, now=utc_now)
-        acceptance = Acceptance(
-            Ledger(self._bucket(layout.ledger_bucket)), self._publisher, self._subjects, self._outcomes,
-            now=utc_now, poll_s=settings.outcome_poll_s,
-        )  # fmt: skip
-        self._commands = CommandRoutes(
-            settings=settings, authorizer=authorizer, acceptance=acceptance, run_logs=run_logs,
-            cursor_keys=settings.access.signing_keys(), now=utc_now,
-        )  # fmt: skip
-        self._producers = ProducerRoutes(
-            settings=settings, authorizer=authorizer, run_logs=run_logs, leases=leases,
-            work=WorkQueue(connection, layout), publish_previews=connection.nc.publish, subjects=self._subjects,
-            preview_quota=TokenBuckets(
-                per_s=settings.previews_per_s, burst=settings.previews_burst, clock=asyncio.get_running_loop().time
-            ),
-        )  # fmt: skip
+        self._door = Door(authorizer, self._run_logs)
+        self._leases = LeaseDesk(self._bucket(layout.lease_bucket), self._run_logs, now=utc_now)
+        ledger = Ledger(self._bucket(layout.ledger_bucket))
+        self._outcomes = Outcomes(ledger.find, look_every_s=settings.outcome_poll_s)
+        self._intake = Intake(
+            ledger=ledger,
+            publisher=self._publisher,
+            outcomes=self._outcomes,
+            subjects=layout.subjects,
+            now=utc_now,
+            new_id=new_id,
+        )
+        starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
+        self._admission = Admission(quota=starts, max_starting=settings.max_starting, now=utc_now)
+        self._previews = PreviewBus(connection.nc.publish, layout.subjects)
+        self._fullness: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
-        return [*self._commands.routes(), *self._producers.routes()]
+        """Everything that is this service's; whoever forwards to it needs these paths and methods."""
+        return [*self._routes_of_clients(), *self._routes_of_producers()]
 
-    async def start(self) -> None:
-        # Interest is registered before the first command leaves, so no outcome is announced unheard.
-        await self._connection.nc.subscribe(self._subjects.all_of("outcome"), cb=self._announced)
+    def _routes_of_clients(self) -> list[Route]:
+        settings = self._settings
+        runs = RunsDesk(
+            self._door,
+            intake=self._intake,
+            admission=self._admission,
+            cursors=self._cursors,
+            max_body_bytes=settings.max_command_bytes,
+            wait_s=settings.start_wait_s,
+            max_wait_s=settings.max_wait_s,
+        )
+        commands = CommandsDesk(
+            self._door,
+            intake=self._intake,
+            cursors=self._cursors,
+            max_body_bytes=settings.max_command_bytes,
+            max_wait_s=settings.max_wait_s,
+        )
+        return [
+            Route("/v1/runs", runs.post, methods=["POST"]),
+            Route("/v1/runs/{run_id}/commands", commands.post, methods=["POST"]),
+            Route("/v1/commands", commands.find, methods=["GET"]),
+            Route("/v1/commands/{command_id}", commands.get, methods=["GET"]),
+        ]
+
+    def _routes_of_producers(self) -> list[Route]:
+        settings = self._settings
+        leases = LeasesDesk(self._door, leases=self._leases, now=utc_now)
+        events = EventsDesk(self._door, max_body_bytes=settings.max_events_bytes)
+        previews = PreviewsDesk(
+            self._door,
+            leases=self._leases,
+            bus=self._previews,
+            quota=Quota(rate_per_s=settings.preview_bytes_per_s, burst=settings.preview_burst_bytes),
+            now=utc_now,
+            max_body_bytes=settings.max_previews_bytes,
+        )
+        board = WorkBoard(self._connection, self._direct, self._layout)
+        claims = ClaimsDesk(self._door, board=board, leases=self._leases, run_logs=self._run_logs)
+        return [
+            Route("/v1/runs/{run_id}/lease", leases.post, methods=["POST"]),
+            Route("/v1/runs/{run_id}/lease", leases.put, methods=["PUT"]),
+            Route("/v1/runs/{run_id}/lease", leases.delete, methods=["DELETE"]),
+            Route("/v1/runs/{run_id}/events", events.post, methods=["POST"]),
+            Route("/v1/runs/{run_id}/previews", previews.post, methods=["POST"]),
+            Route("/v1/pools/{pool}/claim", claims.post, methods=["POST"]),
+        ]
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Listen for outcomes before the first command leaves, so that none is announced unheard."""
+        await self._connection.nc.subscribe(self._layout.subjects.all_of("outcome"), cb=self._announced)
         await self._connection.nc.flush(5)
+        self._fullness = tasks.create_task(
+            watch_fullness(
+                self._admission,
+                self._direct,
+                _bounds(self._layout),
+                full_at=self._settings.full_at,
+                every_s=self._settings.fullness_every_s,
+            )
+        )
 
     async def stop(self) -> None:
+        """Send what waits."""
+        if self._fullness is not None:
+            self._fullness.cancel()
+        await self._previews.flush()
+        await self._run_logs.close()
         await self._publisher.close()
         await self._direct.close()
 
     async def health(self) -> Health:
-        return Health(ready=self._connection.is_connected, detail={"publishes_in_flight": self._publisher.in_flight})
+        """Ready while the broker answers."""
+        return Health(
+            ready=self._connection.is_connected,
+            detail={
+                "publishes_in_flight": self._publisher.in_flight,
+                "waiting_for_outcomes": self._outcomes.count,
+                "starting": self._admission.starting_count,
+                "admits_runs": not self._admission.streams_full,
+                "previews_dropped": self._previews.counts.dropped,
+            },
+        )
 
     async def _announced(self, message: object) -> None:
-        tenant_id, command_id = self._subjects.run_of(message.subject)  # type: ignore[attr-defined]
-        self._outcomes.wake(tenant_id, command_id)
+        self._outcomes.wake(message.data)  # type: ignore[attr-defined]
 
     def _bucket(self, name: str) -> Bucket:
         return Bucket(self._publisher, self._direct, name)
+
+
+def _bounds(layout: Layout) -> Sequence[tuple[str, int]]:
+    """The streams that a new run fills, and how many bytes each may hold."""
+    filled = {layout.command_stream, *(layout.log_stream_at(index) for index in range(layout.log_streams))}
+    return [(spec.name, spec.max_bytes) for spec in layout.streams() if spec.name in filled]

@@ -4,7 +4,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane_contracts.streams import MAX_COMMIT_BYTES
+from runlane_contracts.streams import MAX_COMMIT_BYTES, MIB
 
 
 class CommandGatewaySettings(BaseSettings):
@@ -17,19 +17,37 @@ class CommandGatewaySettings(BaseSettings):
 
     http_host: str = Field(default="127.0.0.1", description="Where it listens.")
     http_port: int = Field(default=8421, ge=0, le=65_535, description="Its port; 0 takes a free one.")
-    max_body_bytes: int = Field(
-        default=MAX_COMMIT_BYTES, ge=1024, description="Largest request body; a larger one is `payload_too_large`."
+
+    max_events_bytes: int = Field(
+        default=MAX_COMMIT_BYTES, ge=1024, description="Largest body of an append; a larger one is `payload_too_large`."
     )
+    max_command_bytes: int = Field(
+        default=MIB, ge=1024, le=MAX_COMMIT_BYTES, description="Largest body of a start or a command."
+    )
+    max_previews_bytes: int = Field(default=MIB, ge=1024, description="Largest body of a previews request.")
+
     start_wait_s: float = Field(
         default=5.0, ge=0, le=60, description="How long a start waits for `run.created` when the client says nothing."
     )
-    max_wait_s: float = Field(default=60.0, ge=0, le=300, description="The longest `Prefer: wait` that is honoured.")
+    max_wait_s: float = Field(default=60.0, ge=0, le=300, description="The longest `Prefer: wait` that is honored.")
     outcome_poll_s: float = Field(
-        default=0.25, gt=0, le=10, description="How often the ledger is read while a wake-up may have been lost."
+        default=0.25, gt=0, le=10, description="How soon the ledger is read in case a wake-up was lost."
     )
+
     max_open_runs: int = Field(default=10_000, ge=1, description="Runs whose lifecycle is kept in memory.")
     max_kept_facts: int = Field(
         default=1_000_000, ge=1000, description="Facts whose ids are kept in memory, over all runs, to know repeats."
     )
-    previews_per_s: float = Field(default=2_000.0, gt=0, description="Preview fragments per second and tenant.")
-    previews_burst: float = Field(default=4_000.0, gt=0, description="Preview fragments a tenant may send at once.")
+
+    starts_per_s: float = Field(default=500.0, gt=0, description="Runs a tenant may start per second.")
+    starts_burst: float = Field(default=2_000.0, ge=1, description="Runs a tenant may start at once.")
+    max_starting: int = Field(
+        default=1_000, ge=1, description="Starts that may be under way; the next one is told `overloaded`."
+    )
+    full_at: float = Field(
+        default=0.9, gt=0, le=1, description="Share of a stream's bytes from which on no new runs are let in."
+    )
+    fullness_every_s: float = Field(default=2.0, gt=0, le=60, description="How often the streams are looked at.")
+
+    preview_bytes_per_s: float = Field(default=4.0 * MIB, gt=0, description="Preview bytes a tenant may send a second.")
+    preview_burst_bytes: float = Field(default=16.0 * MIB, gt=0, description="Preview bytes a tenant may send at once.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from runlane.hosting.http_protocol import TransportProtocol
 from runlane_contracts.telemetry import LogEvent
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ async def http_server(
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=TransportProtocol,
             lifespan="off",
             access_log=False,
             log_config=None,

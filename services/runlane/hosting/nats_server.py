@@ -161,6 +161,8 @@ class EmbeddedServer:
     server_name: str = "runlane"
     extra: tuple[str, ...] = ()
     """More lines of configuration."""
+    cluster: Cluster | None = None
+    """Its part in a cluster, for tests of one."""
     keep: bool = True
     """Start it again when it ends by itself."""
     restarts: int = field(default=0, init=False)
@@ -271,6 +273,7 @@ class EmbeddedServer:
             store_dir=str(self.directory / "store"),
             passwords=self.passwords,
             server_name=self.server_name,
+            cluster=self.cluster,
             extra=(
                 f"ports_file_dir: {json.dumps(str(ports_dir))}",
                 f"log_file: {json.dumps(str(self.log_path))}",
@@ -332,8 +335,26 @@ class EmbeddedServer:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Until the process has ended."""
+    if sys.platform == "linux":
+        await _told_by_the_kernel(process)
     while process.poll() is None:  # noqa: ASYNC110  the portable way to wait for a process without a thread
         await asyncio.sleep(0.01)
+
+
+async def _told_by_the_kernel(process: subprocess.Popen[bytes]) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return  # an old kernel, or it is gone already
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        if process.poll() is None:
+            await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:

@@ -165,11 +165,17 @@ def backoff_s(attempt: int, *, first_s: float = 0.2, most_s: float = 30.0) -> fl
 
 HandleEach = Callable[[Delivery], Awaitable[Verdict]]
 Key = Callable[[Delivery], str]
+Urgent = Callable[[Delivery], bool]
 
 
 def by_subject(delivery: Delivery) -> str:
     """Messages of one subject are handled in order."""
     return delivery.subject
+
+
+def never(_delivery: Delivery) -> bool:
+    """No message goes before those that came earlier."""
+    return False
 
 
 def in_any_order(delivery: Delivery) -> str:
@@ -189,11 +195,12 @@ class _Lane:
 class EachConsumer(DurableConsumer):
     """One delivery at a time per key, `concurrency` keys at once, for a durable that acknowledges each message.
 
-    A message that has to be tried again holds back those of its key only. What is in hand longer than a third of
+    A message that has to be tried again holds back those of its key only. An `urgent` one goes before those of its
+    key that wait. What is in hand longer than a third of
     the acknowledgement wait is reported as in progress, so it is not given to somebody else.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each by name
         self,
         connection: Connection,
         spec: ConsumerSpec,
@@ -203,12 +210,14 @@ class EachConsumer(DurableConsumer):
         dead_letters: DeadLetters,
         concurrency: int = 16,
         key: Key = by_subject,
+        urgent: Urgent = never,
         capacity: int | None = None,
     ) -> None:
         super().__init__(connection, spec, layout, capacity=capacity)
         self._handle = handle
         self._dead_letters = dead_letters
         self._key = key
+        self._urgent = urgent
         self._slots = asyncio.Semaphore(concurrency)
         self._lanes: dict[str, _Lane] = {}
         self._replies: dict[int, tuple[int, str]] = {}  # in hand: stream sequence → session, where the verdict goes
@@ -237,10 +246,13 @@ class EachConsumer(DurableConsumer):
         if lane.away == seq:
             lane.away = 0
         if not known:
-            bisect.insort(lane.waiting, delivery, key=_stream_seq)
+            bisect.insort(lane.waiting, delivery, key=self._rank)
         if not lane.is_running and self._tasks is not None:
             lane.is_running = True
             self._tasks.create_task(self._work_off(key, lane))
+
+    def _rank(self, delivery: Delivery) -> tuple[bool, int]:
+        return not self._urgent(delivery), delivery.stream_seq
 
     def _held(self) -> int:
         return len(self._replies)
@@ -348,10 +360,6 @@ class EachConsumer(DurableConsumer):
         for _, reply in list(self._replies.values()):
             await self._answer(reply, negative(0))
         self._replies.clear()
-
-
-def _stream_seq(delivery: Delivery) -> int:
-    return delivery.stream_seq
 
 
 # --- one at a time, for those who wait on behalf of somebody else -----------------------------------------------

@@ -142,18 +142,20 @@ class DirectReader:
             start_seq = page.messages[-1].seq + 1
 
     async def multi_last(
-        self, stream: str, subjects: Sequence[str], *, up_to_seq: int | None = None
+        self, stream: str, subjects: Sequence[str], *, up_to_seq: int | None = None, from_seq: int = 1
     ) -> dict[str, StoredMessage]:
         """The last message of each subject, by subject; without those that have none.
 
-        With `up_to_seq` it is the state of the stream right after that sequence. Any number of plain subjects;
-        a wildcard may match at most 1024.
+        With `up_to_seq` it is the state of the stream right after that sequence. With `from_seq`, subjects whose
+        last message is older are left out. Any number of plain subjects; a wildcard may match at most 1024.
         """
         found: dict[str, StoredMessage] = {}
         for at in range(0, len(subjects), MULTI_LAST_SUBJECTS):
             query: dict[str, Any] = {"multi_last": list(subjects[at : at + MULTI_LAST_SUBJECTS])}
             if up_to_seq is not None:
                 query["up_to_seq"] = up_to_seq
+            if from_seq > 1:
+                query["seq"] = from_seq
             while True:
                 answer = await self._ask(f"{API}.DIRECT.GET.{stream}", msgspec.json.encode(query))
                 found.update((message.subject, message) for message in answer.messages)

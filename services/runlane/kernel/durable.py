@@ -224,10 +224,20 @@ class DurableConsumer:
         return True
 
     async def _free_what_nobody_has(self) -> None:
-        """What a client that died had in hand is nobody's until the acknowledgement wait is over; do not wait."""
+        """What a client that died had in hand is nobody's until the acknowledgement wait is over; do not wait.
+
+        A pin comes with a delivery. Where nothing is left to deliver, the last message is given again, so that
+        somebody becomes active and is asked how far it really is: an output may have lost its tail meanwhile.
+        """
         info = await self._info()
-        if info is not None and info.get("num_ack_pending") and _pinned_in(info) is None:
+        if info is None or _pinned_in(info) is not None:
+            return
+        if info.get("num_ack_pending"):
             await self._set_back(None)
+        elif self._on_active is not None and not info.get("num_pending"):
+            last = info.get("delivered", {}).get("stream_seq", 0)
+            if last:
+                await self._set_back(last - 1)
 
     async def _stand_by(self) -> str | None:
         got = asyncio.Event()
@@ -269,9 +279,7 @@ class DurableConsumer:
         """Let the next one take over at once, instead of when the pin runs out."""
         if self._pin is None or not self._connection.is_connected:
             return
-        with contextlib.suppress(KernelError):
-            body = {"group": PRIORITY_GROUP}
-            await api(self._connection, f"CONSUMER.UNPIN.{self._path}", body, answer=dict[str, Any], timeout_s=1.0)
+        await unpin(self._connection, self.spec)
         self._pin = None
 
     # --- the durable --------------------------------------------------------------------------------------------
@@ -325,3 +333,12 @@ async def _first(*waits: "Awaitable[Any]") -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unpin(connection: Connection, spec: ConsumerSpec) -> None:
+    """Whoever is active on this durable is so no longer; the next one that asks is. Says nothing if it cannot."""
+    with contextlib.suppress(KernelError):
+        body = {"group": PRIORITY_GROUP}
+        await api(
+            connection, f"CONSUMER.UNPIN.{spec.stream}.{spec.durable}", body, answer=dict[str, Any], timeout_s=1.0
+        )

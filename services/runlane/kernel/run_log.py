@@ -396,6 +396,12 @@ class RunLogs:
         self._recent.move_to_end(run)
         return found
 
+    def forget(self, run: RunAddress) -> None:
+        """Let go of a run that turned out not to exist: asking for absent runs must not push out present ones."""
+        found = self._recent.get(run)
+        if found is not None and found.idle and not found.lifecycle.exists:
+            del self._recent[run]
+
     async def close(self) -> None:
         """Wait for what is under way in all of them."""
         for run_log in tuple(self._recent.values()):

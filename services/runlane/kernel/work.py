@@ -2,6 +2,10 @@
 
 A message is only an invitation. What makes a worker the owner is the lease; so a message that is delivered twice, or
 late, costs an attempt to take a lease that somebody holds, nothing more.
+
+A worker of the platform pulls from the durable of a pool (`WorkQueue`). For a worker that speaks HTTP the gateway
+looks at what waits under the tenant's own subject (`WorkBoard`): it makes no durable there, since whoever may ask
+for work may ask for any pool's, and a stream has room for a bounded number of durables only.
 """
 
 from dataclasses import dataclass
@@ -12,12 +16,15 @@ from msgspec import Struct
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import answer, pull_one
 from runlane.kernel.delivery import Delivery
+from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Retryable
+from runlane.kernel.jetstream import MESSAGE_NOT_FOUND, ApiError, api
 from runlane.kernel.provision import ensure_consumer
 from runlane.kernel.verdict import DONE, DeadLetter, Retry
 from runlane_contracts.streams import Layout
 
-NAK_DELAY_S = 2.0
+LATER_S = 2.0
+SEQUENCE_NOT_FOUND = 10043
 
 
 class WorkItem(Struct, frozen=True, kw_only=True):
@@ -27,6 +34,9 @@ class WorkItem(Struct, frozen=True, kw_only=True):
     run_id: str
     agent: str
     attempt: int = 1
+
+
+_ITEM = msgspec.json.Decoder(WorkItem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +51,9 @@ class Invitation:
         """The lease is held (by whomever), or the run is over: do not deliver it again. Raises Retryable."""
         await answer(self._connection, self._delivery, DONE)
 
-    async def later(self, delay_s: float = NAK_DELAY_S) -> None:
+    async def later(self, delay_s: float = LATER_S) -> None:
         """Deliver it again after a delay. Raises Retryable."""
-        await answer(self._connection, self._delivery, Retry("later", after_s=delay_s))
+        await answer(self._connection, self._delivery, Retry("not now", delay_s))
 
 
 class WorkQueue:
@@ -70,9 +80,61 @@ class WorkQueue:
             raise
         if delivery is None:
             return None
-        try:
-            item = msgspec.json.decode(delivery.data, type=WorkItem)
-        except msgspec.MsgspecError:
-            await answer(self._connection, delivery, DeadLetter("not a work item"))  # nobody could ever take it
+        item = _item(delivery.data)
+        if item is None:
+            await answer(self._connection, delivery, DeadLetter("no work item"))  # nobody could ever take it
             return None
         return Invitation(item, delivery, self._connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A run that waits for a worker, and where its message lies."""
+
+    item: WorkItem
+    stream_seq: int
+
+
+class WorkBoard:
+    """What waits, tenant by tenant. Looking takes nothing away."""
+
+    def __init__(self, connection: Connection, direct: DirectReader, layout: Layout) -> None:
+        self._connection, self._direct, self._layout = connection, direct, layout
+
+    async def first(self, tenant_id: str, pool: str, *, after_seq: int = 0) -> Waiting | None:
+        """The oldest message of a tenant's pool after a sequence. What is no work item is taken off on the way.
+
+        Raises:
+            Retryable: the broker does not answer.
+        """
+        subject = self._layout.subjects.work(tenant_id, pool)
+        while True:
+            page = await self._direct.page(self._layout.work_stream, subject, after_seq + 1, max_messages=1)
+            if not page.messages:
+                return None
+            message = page.messages[0]
+            item = _item(message.data)
+            if item is not None:
+                return Waiting(item, message.seq)
+            await self.take_off(message.seq)
+            after_seq = message.seq
+
+    async def take_off(self, stream_seq: int) -> None:
+        """It waits no longer; taking it off twice does no harm. Raises Retryable."""
+        body = {"seq": stream_seq, "no_erase": True}
+        try:
+            await api(self._connection, f"STREAM.MSG.DELETE.{self._layout.work_stream}", body, answer=_Deleted)
+        except ApiError as exc:
+            if exc.err_code not in {MESSAGE_NOT_FOUND, SEQUENCE_NOT_FOUND}:
+                raise
+
+
+class _Deleted(Struct, frozen=True):
+    success: bool = False
+
+
+def _item(data: bytes) -> WorkItem | None:
+    try:
+        return _ITEM.decode(data)
+    except msgspec.MsgspecError:
+        return None

@@ -50,8 +50,10 @@ def check(schema: dict[str, Any], value: Any) -> Fits | Misfit | Uncheckable:
         first = next(_bounded_validator()(schema, registry=Registry()).iter_errors(value), None)
     except exceptions.SchemaError as exc:
         return Uncheckable(f"not a JSON Schema: {exc.json_path}")
-    except (*_REASONS, Unresolvable) as exc:
-        return Uncheckable(_REASONS.get(type(exc), "it leads nowhere"))
+    except tuple(_REASONS) as exc:
+        return Uncheckable(_REASONS[type(exc)])
+    except Unresolvable:
+        return Uncheckable("a reference leads nowhere")
     if first is None:
         return Fits()
     return Misfit("".join(f"/{part}" for part in first.absolute_path), str(first.validator))
@@ -74,7 +76,7 @@ class _Unsupported(Exception):
     """A keyword that cannot be evaluated within bounds."""
 
 
-_REASONS: dict[type[BaseException], str] = {
+_REASONS: Final[dict[type[Exception], str]] = {
     _TooExpensive: "it takes too many steps",
     _Unsupported: "unevaluatedProperties and unevaluatedItems are not supported",
     OverflowError: "a number is too large",
@@ -101,7 +103,8 @@ def _bounded_validator() -> Any:
         return evaluate
 
     keywords = Draft202012Validator.VALIDATORS | _OURS
-    return validators.extend(Draft202012Validator, {name: counted(keyword) for name, keyword in keywords.items()})
+    bounded = {name: counted(keyword) for name, keyword in keywords.items()}
+    return validators.extend(Draft202012Validator, bounded)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _pattern(validator: Any, pattern: Any, instance: Any, _schema: Any) -> Iterator[exceptions.ValidationError]:

@@ -13,7 +13,7 @@ from runlane_contracts import canonical, events
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import COMMANDS, Command
 from runlane_contracts.envelope import Actor
-from runlane_contracts.lifecycle import STATUSES, FactDraft, Refused, RunLifecycle
+from runlane_contracts.lifecycle import STATUSES, FactDraft, Refused, RunLifecycle, place
 from runlane_contracts.problems import Code
 from support.runs import Story
 
@@ -108,8 +108,15 @@ def test_facts_of_a_command_carry_its_id_its_author_and_ids_that_a_repeat_mints_
 def test_a_command_that_is_in_the_run_leads_to_nothing_more() -> None:
     story = Story().then(events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w"))
     story.then(events.RunStarted())
-    story.drafts(*machine.decide(story.run, command("message.send", content="hi"), now=NOW))
+    drafts = machine.decide(story.run, command("message.send", content="hi"), now=NOW)
+    story.run.evolve(place(story.run, drafts, lease_epoch=0, actor=USER, occurred_at=in_s(0), event_ids=["evt_x"]))
     assert machine.decide(story.run, command("message.send", content="hi"), now=NOW) == []
+
+
+def test_a_producer_that_names_a_command_as_its_cause_does_not_settle_it() -> None:
+    story = Story().then(events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w"))
+    story.then(events.RunStarted(), causation_ids=("cmd_1",))
+    assert machine.decide(story.run, command("message.send", content="hi"), now=NOW)
 
 
 def test_a_run_that_does_not_exist_is_named() -> None:

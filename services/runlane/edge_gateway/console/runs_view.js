@@ -25,7 +25,7 @@ export class RunsView {
   #failures = 0;
   #reading = null;
 
-  #search = h("input", { type: "search", placeholder: "Filter by agent, id, session", "aria-label": "Filter runs by text", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false" });
+  #search = h("input", { type: "search", placeholder: "Filter runs", "aria-label": "Filter runs by text", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false" });
   #status = h("select", { "aria-label": "Filter runs by status" }, h("option", { value: "" }, "Any status"), STATUSES.map((one) => h("option", { value: one }, one)));
   #list = h("ul.runs");
   #note = h("p.list-note", { role: "status" });

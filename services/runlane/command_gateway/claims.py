@@ -1,0 +1,89 @@
+"""`POST /v1/pools/{pool}/claim`: a worker that speaks HTTP asks for a run to execute."""
+
+import asyncio
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runlane.command_gateway.door import Door
+from runlane.command_gateway.wire import ClaimBody, Claimed
+from runlane.hosting.authorizer import Right
+from runlane.hosting.http import ProblemError, Response204, decode_body, json_response
+from runlane.kernel.lease import Lease, LeaseDesk, LeaseHeld
+from runlane.kernel.run_log import RunLogs
+from runlane.kernel.work import Waiting, WorkBoard
+from runlane_contracts.ids import is_id
+from runlane_contracts.lifecycle import Refused
+from runlane_contracts.problems import Code
+from runlane_contracts.subjects import RunAddress
+
+MAX_BODY_BYTES: Final = 16 * 1024
+LOOK_EVERY_S: Final = (0.05, 0.5)
+"""How often the queue is looked at while somebody waits: at first, and after a while."""
+
+
+class ClaimsDesk:
+    """Finds a run that waits, and takes its lease for the worker."""
+
+    def __init__(self, door: Door, *, board: WorkBoard, leases: LeaseDesk, run_logs: RunLogs) -> None:
+        self._door, self._board, self._leases, self._run_logs = door, board, leases, run_logs
+
+    async def post(self, request: Request) -> Response:
+        """200 with a run and its lease, or 204: none came in that time."""
+        principal = await self._door.principal(request, Right.PRODUCE)
+        pool = str(request.path_params["pool"])
+        body = await decode_body(request, ClaimBody, max_bytes=MAX_BODY_BYTES)
+        if not is_id(pool):
+            raise ProblemError(Code.INVALID_REQUEST, "pool: letters, digits, _ and -, at most 64")
+        claimed = await self._within(body.wait_s, principal.tenant_id, pool, body)
+        return Response204() if claimed is None else json_response(claimed)
+
+    async def _within(self, wait_s: float, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:
+        ends_at = asyncio.get_running_loop().time() + wait_s
+        pause_s, longest_s = LOOK_EVERY_S
+        while True:
+            claimed = await self._first(tenant_id, pool, body)
+            left_s = ends_at - asyncio.get_running_loop().time()
+            if claimed is not None or left_s <= 0:
+                return claimed
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(longest_s, pause_s * 1.5)
+
+    async def _first(self, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:
+        """The oldest waiting run that can be had; what is driven already is passed over."""
+        after = 0
+        while (waiting := await self._board.first(tenant_id, pool, after_seq=after)) is not None:
+            after = waiting.stream_seq
+            claimed = await self._take(tenant_id, waiting, body)
+            if claimed is not None:
+                return claimed
+        return None
+
+    async def _take(self, tenant_id: str, waiting: Waiting, body: ClaimBody) -> Claimed | None:
+        run = RunAddress(tenant_id, waiting.item.run_id)
+        try:
+            lease = await self._leases.take(run, body.worker_id, body.ttl_s)
+        except LeaseHeld:
+            return None
+        except Refused as exc:
+            if exc.code is Code.RUN_TERMINAL:
+                await self._board.take_off(waiting.stream_seq)
+            return None
+        # Should this process end here, the message stays and the lease runs out: it is handed out again.
+        await self._board.take_off(waiting.stream_seq)
+        return self._claimed(run, lease)
+
+    def _claimed(self, run: RunAddress, lease: Lease) -> Claimed:
+        known = self._run_logs.of(run).lifecycle
+        created = known.created
+        return Claimed(
+            run_id=run.run_id,
+            lease_epoch=lease.lease_epoch,
+            expires_at=lease.expires_at,
+            agent=created.agent if created is not None else "",
+            input=created.input if created is not None else None,
+            sequence=known.sequence,
+            attempt=known.attempt,
+            session_id=known.session_id,
+        )

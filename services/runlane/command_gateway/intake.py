@@ -1,0 +1,139 @@
+"""Commands in: recorded in the ledger, then handed to the supervisor; and what became of them.
+
+The same key with the same content is the same command, however often it is sent: the ledger entry is made by
+compare-and-set before anything is published, and publishing again is recognised by its message id.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from runlane.command_gateway.outcomes import Outcomes
+from runlane.kernel.clock import NewId, Now
+from runlane.kernel.ledger import Ledger
+from runlane.kernel.publisher import PubAck
+from runlane_contracts import headers
+from runlane_contracts.canonical import sha256_of
+from runlane_contracts.codec import encode, timestamp
+from runlane_contracts.commands import (
+    Command,
+    CommandPayload,
+    IdempotencyKey,
+    LedgerEntry,
+    LedgerStatus,
+    command_id_of,
+)
+from runlane_contracts.envelope import Actor
+from runlane_contracts.lifecycle import Refused
+from runlane_contracts.problems import Code
+from runlane_contracts.subjects import RunAddress, Subjects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What somebody wants of a run."""
+
+    run: RunAddress
+    payload: CommandPayload
+    by: Actor
+    idempotency_key: IdempotencyKey
+    session_id: str | None = None
+    meta: dict[str, Any] | None = None
+    traceparent: str | None = None
+
+    @property
+    def command_id(self) -> str:
+        """Follows from the tenant and the key."""
+        return command_id_of(self.run.tenant_id, self.idempotency_key)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for the same intent, whoever sends it and however it is spelt."""
+        content = {"type": self.payload.TYPE, "run_id": self.run.run_id, "payload": self.payload}
+        return sha256_of(content if self.session_id is None else content | {"session_id": self.session_id})
+
+
+class Publish(Protocol):
+    """Stores a message in its stream; see `WindowedPublisher.publish`."""
+
+    async def publish(
+        self, subject: str, data: bytes, headers: dict[str, str] | None = None, *, timeout_s: float = 5.0
+    ) -> PubAck: ...
+
+
+class Intake:
+    """Accepts commands and knows their outcome."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        publisher: Publish,
+        outcomes: Outcomes,
+        subjects: Subjects,
+        now: Now,
+        new_id: NewId,
+    ) -> None:
+        self._ledger, self._publisher, self._outcomes = ledger, publisher, outcomes
+        self._subjects, self._now, self.new_id = subjects, now, new_id
+
+    async def submit(self, intent: Intent, *, wait_s: float) -> LedgerEntry:
+        """Accept a command, durably, and wait up to `wait_s` for its outcome.
+
+        Raises:
+            Refused: the key was used for something else.
+            Retryable: not known whether it was accepted; the same request may be sent again.
+        """
+        with self._outcomes.expecting(intent.run.tenant_id, intent.command_id) as outcome:
+            entry = await self._accept(intent)
+            if entry.status is not LedgerStatus.ACCEPTED or wait_s <= 0:
+                return entry
+            return await outcome.within(wait_s) or entry
+
+    async def known(self, tenant_id: str, command_id: str) -> LedgerEntry | None:
+        """The ledger's entry."""
+        return await self._ledger.find(tenant_id, command_id)
+
+    async def _accept(self, intent: Intent) -> LedgerEntry:
+        at = timestamp(self._now())
+        entry, _ = await self._ledger.accept(_entry(intent, at))
+        if entry.fingerprint != intent.fingerprint:
+            raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
+        if entry.status is LedgerStatus.ACCEPTED:
+            await self._publisher.publish(
+                self._subjects.command(*intent.run),
+                encode(_command(intent, entry.accepted_at)),
+                {headers.COMMIT_ID: intent.command_id},
+            )
+        return entry
+
+
+def _entry(intent: Intent, at: str) -> LedgerEntry:
+    return LedgerEntry(
+        command_id=intent.command_id,
+        idempotency_key=intent.idempotency_key,
+        type=intent.payload.TYPE,
+        tenant_id=intent.run.tenant_id,
+        run_id=intent.run.run_id,
+        fingerprint=intent.fingerprint,
+        status=LedgerStatus.ACCEPTED,
+        accepted_at=at,
+    )
+
+
+def _command(intent: Intent, at: str) -> Command:
+    return Command(
+        command_id=intent.command_id,
+        idempotency_key=intent.idempotency_key,
+        type=intent.payload.TYPE,
+        tenant_id=intent.run.tenant_id,
+        run_id=intent.run.run_id,
+        session_id=intent.session_id,
+        issued_at=at,
+        issued_by=intent.by,
+        payload=Raw(msgspec.json.encode(intent.payload)),
+        meta=intent.meta,
+        traceparent=intent.traceparent,
+    )

@@ -1,0 +1,181 @@
+"""Composition root of the edge gateway: the only place that builds concrete things.
+
+watch ──▶ Watches ──▶ Hubs ──▶ view on JetStream
+reads ──▶ Reads ───▶ RunStates ──▶ read store, then the tail of the view
+the rest ──▶ command gateway: forwarded, or in the same process (`joined`)
+"""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from runlane.edge_gateway import openapi
+from runlane.edge_gateway.broker_view import BrokerView
+from runlane.edge_gateway.console_files import ConsoleFiles
+from runlane.edge_gateway.forward import Forwarder
+from runlane.edge_gateway.hub import Hubs
+from runlane.edge_gateway.meters import Meters, report
+from runlane.edge_gateway.presence import Presence
+from runlane.edge_gateway.queries import watch_request
+from runlane.edge_gateway.reads import Reads
+from runlane.edge_gateway.run_state import RunStates
+from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.watch import Watches
+from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
+from runlane.hosting.connections import Connections, connection_of
+from runlane.hosting.health import Health, HealthDesk
+from runlane.hosting.http import Problems, application, bearer_token, json_response, problem_response
+from runlane.hosting.http_server import HttpAddress
+from runlane.hosting.service import Running
+from runlane.kernel.direct import DirectReader
+from runlane.read_store import ReadStore
+from runlane_contracts.problems import Code
+from runlane_contracts.subjects import RunAddress
+
+NAME = "edge_gateway"
+
+
+@asynccontextmanager
+async def serve(settings: EdgeGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
+    """The gateway, ready to serve. Raises Retryable when the broker cannot be reached."""
+    layout, access, meters = settings.common.layout, settings.access, Meters()
+    authorizer, keys = ApiKeyAuthorizer.of_settings(access), access.signing_keys()
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        connection = await enter(connection_of(NAME, connections))
+        reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
+        store = await enter(
+            ReadStore.open(
+                settings.read_store_url,
+                timeout_s=settings.read_store_timeout_s,
+                readers=settings.read_store_readers,
+            )
+        )
+        view = BrokerView(connection, reader, layout)
+        states = RunStates(view, store)
+        hubs = await enter(
+            Hubs(
+                view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters,
+                jitter=random.random,
+            )
+        )  # fmt: skip
+        stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
+        watches = Watches(
+            hubs, keys=keys, limits=settings.watch_limits, meters=meters, jitter=random.random,
+            max_watchers=settings.max_watchers,
+        )  # fmt: skip
+        await enter(watches.ticking())
+        presence = Presence(view, hubs, wait_s=settings.visible_wait_s)
+        reads = Reads(authorizer=authorizer, presence=presence, view=view, states=states, lists=store, keys=keys)
+        forwarder: ASGIApp | None = None
+        if settings.command_gateway_url is not None:
+            forwarder = await enter(
+                Forwarder.to(
+                    settings.command_gateway_url,
+                    max_body_bytes=settings.max_body_bytes,
+                    max_connections=settings.command_connections,
+                )
+            )
+        report(meters, NAME)
+
+        async def health() -> Health:
+            detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
+            return Health(ready=connection.is_connected, detail=detail)
+
+        watch = WatchEndpoint(authorizer, presence, watches)
+        app = EdgeApp(
+            watch, [*reads.routes(), *ConsoleFiles().routes()], elsewhere=forwarder, desk=HealthDesk({NAME: health})
+        )
+        yield Running(
+            name=NAME,
+            health=health,
+            asgi=app,
+            listen=HttpAddress(settings.http_host, settings.http_port),
+            drain=watches.shut_down,
+        )
+
+
+class WatchEndpoint:
+    """`GET /v1/runs/{run_id}/watch` as plain ASGI: an open watch holds no request, no response, no middleware."""
+
+    def __init__(self, authorizer: Authorizer, presence: Presence, watches: Watches) -> None:
+        self._authorizer = authorizer
+        self._presence = presence
+        self._watches = watches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One watch, or what is wrong with it."""
+        connection = HTTPConnection(scope)
+        principal = await require(connection, self._authorizer, Right.VIEW)
+        bearer = bearer_token(connection) or ""
+        request = watch_request(scope["query_string"], scope["headers"])
+        run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
+        del connection
+
+        async def still_allowed() -> bool:
+            return await _is_still(self._authorizer, bearer, principal)
+
+        async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
+            await self._watches.serve(hub, request, scope, receive, send, still_allowed=still_allowed)
+
+
+async def _is_still(authorizer: Authorizer, bearer: str, principal: Principal) -> bool:
+    now = await authorizer.authenticate(bearer)
+    return now is not None and now.tenant_id == principal.tenant_id and now.may(Right.VIEW)
+
+
+class EdgeApp:
+    """Everything on one port: watches first and directly, then the gateway's own routes, then `elsewhere`."""
+
+    def __init__(
+        self,
+        watch: ASGIApp,
+        routes: Sequence[BaseRoute],
+        *,
+        elsewhere: ASGIApp | None,
+        desk: HealthDesk,
+    ) -> None:
+        self._watch = watch
+        self._read_routes = list(routes)
+        self._routes = [*routes, *desk.routes(), Route("/openapi.json", _openapi)]
+        self._own = application(self._routes)
+        self._watching = Problems(watch)
+        self._elsewhere = elsewhere
+
+    def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":
+        """The same, with the command gateway's application and the health of all in the same process."""
+        return EdgeApp(self._watch, self._read_routes, elsewhere=elsewhere, desk=desk)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._own(scope, receive, send)
+        elif _is_watch(scope["path"]):
+            if scope["method"] == "GET":
+                await self._watching(scope, receive, send)
+            else:
+                await problem_response(Code.METHOD_NOT_ALLOWED, headers={"Allow": "GET"})(scope, receive, send)
+        elif self._elsewhere is None or any(route.matches(scope)[0] is Match.FULL for route in self._routes):
+            await self._own(scope, receive, send)
+        else:
+            await self._elsewhere(scope, receive, send)
+
+
+def joined(edge: ASGIApp | None, elsewhere: ASGIApp | None, desk: HealthDesk) -> ASGIApp:
+    """One application of an edge gateway's and a command gateway's, as found in their `Running.asgi`."""
+    if not isinstance(edge, EdgeApp) or elsewhere is None:
+        raise TypeError("needs the applications of both gateways")
+    return edge.joined(elsewhere, desk)
+
+
+def _is_watch(path: str) -> bool:
+    return path.startswith("/v1/runs/") and path.endswith("/watch") and path.count("/") == 4
+
+
+async def _openapi(_request: Request) -> Response:
+    return json_response(openapi.document())

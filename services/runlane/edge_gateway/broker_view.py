@@ -1,0 +1,179 @@
+"""The view on JetStream: direct-get reads, and the subject to which the broker republishes what it stored."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from runlane.edge_gateway.view import OnCommit, OnPreviews, Page, StreamStart, ViewCommit
+from runlane.kernel.connection import Connection, as_kernel_error
+from runlane.kernel.direct import DirectReader, StoredMessage, StreamState
+from runlane_contracts.codec import decode_raw_commit
+from runlane_contracts.cursor import Position
+from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION, NATS_SEQUENCE
+from runlane_contracts.streams import Layout
+from runlane_contracts.subjects import RunAddress
+
+PAGE_MESSAGES = 1000
+EPOCH_AGE_S = 5.0
+LIVE_PENDING_BYTES = 16 * 1024 * 1024
+PREVIEW_PENDING_BYTES = 1024 * 1024
+SETTLE_POLL_S = (0.005, 0.1)
+
+
+class BrokerView:
+    """A `View` and a `Feed` over one connection."""
+
+    def __init__(self, connection: Connection, reader: DirectReader, layout: Layout) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._layout = layout
+        self._epochs: dict[str, tuple[str, float]] = {}
+        self._swept: dict[str, StreamState] = {}
+
+    # --- View ---------------------------------------------------------------------------------------------
+
+    async def head(self, run: RunAddress) -> ViewCommit | None:
+        """See `View.head`."""
+        stream = self._layout.view_stream(run.run_id)
+        epoch = await self._epoch(stream)
+        message = await self._reader.last(stream, self._layout.subjects.view(*run))
+        return None if message is None else _commit(message, epoch)
+
+    async def page(self, run: RunAddress, *, start: StreamStart, max_bytes: int) -> Page:
+        """See `View.page`."""
+        stream = self._layout.view_stream(run.run_id)
+        epoch = await self._epoch(stream)
+        found = await self._reader.page(
+            stream, self._layout.subjects.view(*run), start.stream_seq if start.epoch == epoch else 1,
+            max_messages=PAGE_MESSAGES, max_bytes=max_bytes,
+        )  # fmt: skip
+        return Page([_commit(message, epoch) for message in found.messages], exhausted=not found.pending)
+
+    async def newer(self, known: Mapping[RunAddress, Position]) -> Mapping[RunAddress, int]:
+        """See `View.newer`. Asks only for what was stored since it last asked."""
+        by_stream: dict[str, list[RunAddress]] = {}
+        for run in known:
+            by_stream.setdefault(self._layout.view_stream(run.run_id), []).append(run)
+        moved: dict[RunAddress, int] = {}
+        for stream, runs in by_stream.items():
+            moved.update(await self._newer_in(stream, runs))
+        return {run: last for run, last in moved.items() if last > known[run].sequence}
+
+    async def _newer_in(self, stream: str, runs: list[RunAddress]) -> dict[RunAddress, int]:
+        state = await self._state(stream)
+        before = self._swept.get(stream)
+        is_same = before is not None and before.epoch == state.epoch
+        if before is not None and is_same and before.last_seq == state.last_seq:
+            return {}
+        subjects = self._layout.subjects
+        from_seq = before.last_seq + 1 if before is not None and is_same else 1
+        found = await self._reader.multi_last(stream, [subjects.view(*run) for run in runs], from_seq=from_seq)
+        self._swept[stream] = state
+        return {subjects.run_of(subject): _last_sequence(message) for subject, message in found.items()}
+
+    async def settle(self, run: RunAddress, *, within_s: float) -> bool:
+        """See `View.settle`. Of the log it learns the position only."""
+        try:
+            async with asyncio.timeout(within_s):
+                log = await self._reader.stream_state(self._layout.log_stream(run.run_id))
+                delay_s, longest_s = SETTLE_POLL_S
+                while not await self._has_derived(run, log):
+                    await asyncio.sleep(delay_s)
+                    delay_s = min(delay_s * 1.5, longest_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _has_derived(self, run: RunAddress, log: StreamState) -> bool:
+        if log.last_seq == 0:
+            return True
+        stream = self._layout.view_stream(run.run_id)
+        state = await self._state(stream)
+        last = await self._reader.get(stream, state.last_seq) if state.last_seq else None
+        if last is None:
+            return False
+        epoch, _, seq = last.headers.get(LOG_POSITION, "").rpartition(":")
+        return epoch == log.epoch and seq.isdigit() and int(seq) >= log.last_seq
+
+    async def _epoch(self, stream: str) -> str:
+        epoch, until = self._epochs.get(stream, ("", 0.0))
+        if asyncio.get_running_loop().time() < until:
+            return epoch
+        return (await self._state(stream)).epoch
+
+    async def _state(self, stream: str) -> StreamState:
+        state = await self._reader.stream_state(stream)
+        self._epochs[stream] = (state.epoch, asyncio.get_running_loop().time() + EPOCH_AGE_S)
+        return state
+
+    # --- Feed ---------------------------------------------------------------------------------------------
+
+    async def commits(self, run: RunAddress, deliver: OnCommit) -> "_Subscribed":
+        """See `Feed.commits`. What is asked afterwards over the same connection finds it active."""
+        stream = self._layout.view_stream(run.run_id)
+
+        async def arrived(message: Any) -> None:
+            commit = _live_commit(message, self._epochs.get(stream, ("", 0.0))[0])
+            if commit is not None:
+                deliver(commit)
+
+        return await self._subscribe(self._layout.subjects.live(*run), arrived, LIVE_PENDING_BYTES)
+
+    async def previews(self, run: RunAddress, deliver: OnPreviews) -> "_Subscribed":
+        """See `Feed.previews`."""
+
+        async def arrived(message: Any) -> None:
+            deliver(message.data)
+
+        subscribed = await self._subscribe(self._layout.subjects.preview_view(*run), arrived, PREVIEW_PENDING_BYTES)
+        await self._flush()  # nothing is asked afterwards, and nothing repairs what is missed
+        return subscribed
+
+    async def _subscribe(self, subject: str, arrived: Callable[[Any], Awaitable[None]], pending: int) -> "_Subscribed":
+        try:
+            return _Subscribed(await self._connection.nc.subscribe(subject, cb=arrived, pending_bytes_limit=pending))
+        except Exception as exc:
+            raise as_kernel_error(exc, subject) from exc
+
+    async def _flush(self) -> None:
+        try:
+            await self._connection.nc.flush(timeout=2)
+        except Exception as exc:
+            raise as_kernel_error(exc, "subscribe") from exc
+
+
+class _Subscribed:
+    def __init__(self, subscription: Any) -> None:
+        self._subscription = subscription
+
+    async def close(self) -> None:
+        try:
+            await self._subscription.unsubscribe()
+        except Exception as exc:  # noqa: BLE001 - a connection that is gone has no subscriptions
+            self.failed = exc
+
+
+def _commit(message: StoredMessage, epoch: str) -> ViewCommit:
+    first, last = _range(message.headers, message.data)
+    return ViewCommit(epoch, message.seq, first, last, message.data)
+
+
+def _last_sequence(message: StoredMessage) -> int:
+    return _range(message.headers, message.data)[1]
+
+
+def _live_commit(message: Any, epoch: str) -> ViewCommit | None:
+    headers = message.headers or {}
+    seq = headers.get(NATS_SEQUENCE, "")
+    if not seq.isdigit():
+        return None
+    first, last = _range(headers, message.data)
+    return ViewCommit(epoch, int(seq), first, last, message.data)
+
+
+def _range(headers: Mapping[str, str], body: bytes) -> tuple[int, int]:
+    first, last = headers.get(FIRST_SEQUENCE, ""), headers.get(LAST_SEQUENCE, "")
+    if first.isdigit() and last.isdigit():
+        return int(first), int(last)
+    commit = decode_raw_commit(body)
+    return commit.first_sequence, commit.last_sequence

@@ -1,0 +1,217 @@
+"""How frames get onto one connection: what a watcher needs of HTTP, and not more.
+
+Under `hosting.http_server` a watcher writes straight to the transport: frames that a thousand watchers share are
+handed over as one object, never copied per connection, and no second task waits for the disconnect.
+Any other ASGI server works as well, through `send` and `receive`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+from runlane.hosting.http_protocol import EXTENSION, TransportProtocol
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+
+class ConnectionLost(Exception):
+    """The client is gone."""
+
+
+class Stalled(Exception):
+    """The client does not read."""
+
+
+class Chunk:
+    """Bytes for many connections, framed for HTTP/1.1 once."""
+
+    __slots__ = ("_framed", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._framed: bytes | None = None
+
+    @property
+    def framed(self) -> bytes:
+        """As one HTTP chunk."""
+        if self._framed is None:
+            self._framed = b"%x\r\n%b\r\n" % (len(self.data), self.data)
+        return self._framed
+
+
+class Connection(Protocol):
+    """One response that goes on for a while."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client is gone; nothing can be written."""
+        ...
+
+    @property
+    def writable(self) -> bool:
+        """Whether `write_now` would be taken at once."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client has to take something first; `wake` tells when it has."""
+        ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What the client has not taken yet, as far as is known here."""
+        ...
+
+    def write_now(self, chunk: Chunk) -> None:
+        """Hand over. Only while `writable`."""
+        ...
+
+    async def write(self, chunk: Chunk) -> None:
+        """Hand over, unless `paused`. Raises ConnectionLost, Stalled."""
+        ...
+
+    async def finish(self) -> None:
+        """End the response as complete."""
+        ...
+
+    async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
+        """Say a last thing to a client that does not read, and be rid of it in time, whatever it does."""
+        ...
+
+
+async def open_connection(
+    scope: Scope, receive: Receive, send: Send, headers: Headers, *, wake: Callable[[], None], stall_s: float
+) -> "Connection":
+    """Begin a streamed response. `wake` is called when there is room again, or the client is gone."""
+    protocol = (scope.get("extensions") or {}).get(EXTENSION)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if isinstance(protocol, TransportProtocol) and protocol.cycle.chunked_encoding:
+        return TransportConnection(protocol, send, wake)
+    return AsgiConnection(receive, send, wake, stall_s)
+
+
+class TransportConnection:
+    """Writes to the transport of a `TransportProtocol`."""
+
+    __slots__ = ("_protocol", "_send", "_transport")
+
+    def __init__(self, protocol: TransportProtocol, send: Send, wake: Callable[[], None]) -> None:
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self._send = send
+        protocol.listener = wake
+
+    @property
+    def lost(self) -> bool:
+        """See `Connection.lost`."""
+        return self._protocol.cycle.disconnected or self._transport.is_closing()
+
+    @property
+    def writable(self) -> bool:
+        """See `Connection.writable`."""
+        protocol = self._protocol
+        return not (protocol.flow.write_paused or protocol.cycle.disconnected or self._transport.is_closing())
+
+    @property
+    def paused(self) -> bool:
+        """See `Connection.paused`."""
+        return self._protocol.flow.write_paused and not self.lost
+
+    @property
+    def backlog_bytes(self) -> int:
+        """See `Connection.backlog_bytes`."""
+        return self._transport.get_write_buffer_size()
+
+    def write_now(self, chunk: Chunk) -> None:
+        """See `Connection.write_now`."""
+        self._transport.write(chunk.framed)
+
+    async def write(self, chunk: Chunk) -> None:
+        """See `Connection.write`."""
+        if self.lost:
+            raise ConnectionLost
+        self._transport.write(chunk.framed)
+
+    async def finish(self) -> None:
+        """See `Connection.finish`."""
+        self._protocol.listener = None
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
+        """See `Connection.part`."""
+        if self.lost:
+            return
+        gone = asyncio.Event()
+        self._protocol.listener = lambda: gone.set() if self._protocol.cycle.disconnected else None
+        if chunk is not None:
+            self._transport.write(chunk.framed + b"0\r\n\r\n")
+            self._transport.close()  # after what is buffered, if the client ever takes it
+        else:
+            self._transport.abort()
+        try:
+            async with asyncio.timeout(within_s):
+                await gone.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await gone.wait()
+
+
+class AsgiConnection:
+    """Writes through `send`, and learns of a disconnect from `receive`."""
+
+    __slots__ = ("_send", "_stall_s", "_wake", "backlog_bytes", "lost", "receive")
+
+    def __init__(self, receive: Receive, send: Send, wake: Callable[[], None], stall_s: float) -> None:
+        self.receive = receive
+        self.lost = False
+        self.backlog_bytes = 0
+        self._send = send
+        self._wake = wake
+        self._stall_s = stall_s
+
+    @property
+    def writable(self) -> bool:
+        """See `Connection.writable`: only `send` knows, and it may wait."""
+        return False
+
+    @property
+    def paused(self) -> bool:
+        """See `Connection.paused`: `write` waits itself."""
+        return False
+
+    def write_now(self, chunk: Chunk) -> None:  # noqa: ARG002
+        """See `Connection.write_now`."""
+        raise RuntimeError("never writable at once")
+
+    async def write(self, chunk: Chunk) -> None:
+        """See `Connection.write`."""
+        await self._put(chunk.data, more_body=True)
+
+    async def finish(self) -> None:
+        """See `Connection.finish`."""
+        await self._put(b"", more_body=False)
+
+    async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
+        """See `Connection.part`: there is no way around `send`."""
+
+    async def _put(self, body: bytes, *, more_body: bool) -> None:
+        if self.lost:
+            raise ConnectionLost
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+        except TimeoutError:
+            raise Stalled from None
+        except OSError as exc:
+            raise ConnectionLost from exc
+
+    async def watch_disconnect(self) -> None:
+        """Wait until the client is gone; then say so."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.lost = True
+        self._wake()

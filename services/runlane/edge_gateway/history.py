@@ -1,0 +1,61 @@
+"""Reads a run's stored commits after a position, in order, without a hole."""
+
+from runlane.edge_gateway.view import BEGINNING, StreamStart, View, ViewCommit
+from runlane_contracts.cursor import Position
+from runlane_contracts.subjects import RunAddress
+
+
+class Hole(Exception):
+    """Facts between `expected` and `got` are not in the view: compacted, or cut out."""
+
+    def __init__(self, run: RunAddress, expected: int, got: int) -> None:
+        super().__init__(f"{run.tenant_id}/{run.run_id}: expected sequence {expected}, the view goes on at {got}")
+        self.expected = expected
+        self.got = got
+
+
+class History:
+    """Pages of what follows a position. Where the position's stream place is wrong, it looks from the beginning."""
+
+    def __init__(self, view: View, run: RunAddress, after: Position) -> None:
+        self._view = view
+        self._run = run
+        self._start = StreamStart(after.epoch, after.stream_seq) if after.stream_seq > 0 else BEGINNING
+        self._proven = self._start == BEGINNING
+        self.sequence = after.sequence
+
+    async def next(self, max_bytes: int) -> list[ViewCommit]:
+        """The next commits with facts after `sequence`; empty when the view has no more just now.
+
+        Raises:
+            Hole: what follows is not there.
+            Retryable: the broker does not answer.
+        """
+        while True:
+            page = await self._view.page(self._run, start=self._start, max_bytes=max_bytes)
+            found = [commit for commit in page.commits if commit.last_sequence > self.sequence]
+            if not found and not page.exhausted:
+                self._begin_after(page.commits[-1])
+            elif not self._proven and (not found or found[0].first_sequence > self.sequence + 1):
+                self._start, self._proven = BEGINNING, True
+            else:
+                return self._take(found)
+
+    def _take(self, found: list[ViewCommit]) -> list[ViewCommit]:
+        in_order: list[ViewCommit] = []
+        for commit in found:
+            if commit.last_sequence <= self.sequence:
+                continue
+            if commit.first_sequence > self.sequence + 1:
+                if in_order:  # hand out what is whole; the next call reports the hole
+                    break
+                raise Hole(self._run, self.sequence + 1, commit.first_sequence)
+            in_order.append(commit)
+            self.sequence = commit.last_sequence
+        if in_order:
+            self._proven = True
+            self._begin_after(in_order[-1])
+        return in_order
+
+    def _begin_after(self, commit: ViewCommit) -> None:
+        self._start = StreamStart(commit.epoch, commit.stream_seq + 1)

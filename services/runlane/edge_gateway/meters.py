@@ -1,0 +1,57 @@
+"""What the gateway counts: plain integers on the hot path, shown to OpenTelemetry and `/metrics`."""
+
+from dataclasses import dataclass
+
+from runlane.hosting.telemetry import observe
+from runlane_contracts.telemetry import Attribute, Metric
+
+
+@dataclass(slots=True)
+class Meters:
+    """Totals since the start, and `watchers`, `hubs`: how many there are now."""
+
+    watchers: int = 0
+    hubs: int = 0
+    watches: int = 0
+    facts_sent: int = 0
+    previews_sent: int = 0
+    preview_drops: int = 0
+    resets: int = 0
+    repairs: int = 0
+    swept: int = 0
+    holes: int = 0
+    slow_readers: int = 0
+    history_pages: int = 0
+
+
+def report(meters: Meters, service: str) -> None:
+    """Show them whenever metrics are collected."""
+    labels = {Attribute.SERVICE.value: service}
+
+    def with_outcome(outcome: str) -> dict[str, str]:
+        return {**labels, Attribute.OUTCOME.value: outcome}
+
+    observe(Metric.WATCHERS, lambda: [(meters.watchers, labels)])
+    observe(Metric.WATCHED_RUNS, lambda: [(meters.hubs, labels)])
+    observe(Metric.FACTS, lambda: [(meters.facts_sent, labels)], rises=True)
+    observe(Metric.PREVIEWS, lambda: [(meters.previews_sent, labels)], rises=True)
+    observe(Metric.PREVIEWS_DROPPED, lambda: [(meters.preview_drops, labels)], rises=True)
+    observe(
+        Metric.WATCHES,
+        lambda: [
+            (meters.watches, with_outcome("opened")),
+            (meters.resets, with_outcome("reset")),
+            (meters.slow_readers, with_outcome("slow_reader")),
+        ],
+        rises=True,
+    )
+    observe(
+        Metric.VIEW_REPAIRS,
+        lambda: [
+            (meters.repairs, with_outcome("repaired")),
+            (meters.swept, with_outcome("swept")),
+            (meters.holes, with_outcome("hole")),
+        ],
+        rises=True,
+    )
+    observe(Metric.HISTORY_PAGES, lambda: [(meters.history_pages, labels)], rises=True)

@@ -1,0 +1,177 @@
+"""A run's state at a position: what the read store has folded, and the tail of the view on top of it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.view import View, ViewFact
+from runlane_contracts import codec
+from runlane_contracts.cursor import REDUCER_VERSION, Position
+from runlane_contracts.reducer import TERMINAL_STATUS, State, checksum, initial_state, reduce
+from runlane_contracts.subjects import RunAddress
+
+FOLD_PAGE_BYTES = 512 * 1024
+NOTHING_FOLDED = Position("", 0, 0)
+
+
+class Folded(Protocol):
+    """A state and the position it was folded through."""
+
+    @property
+    def state(self) -> State:
+        """The fold. Its owner may change it."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """The place after the last fact in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateAt:
+    """State folded through a position."""
+
+    state: State
+    position: Position
+
+
+class FoldedStates(Protocol):
+    """What is folded already. The read store, in production."""
+
+    async def load(self, run: RunAddress) -> Folded | None:
+        """The last state that was kept of a run, or None. Raises Retryable."""
+        ...
+
+
+class NothingFolded:
+    """No read store: every state is folded from the first fact on."""
+
+    async def load(self, run: RunAddress) -> Folded | None:  # noqa: ARG002
+        """Nothing, always."""
+        return None
+
+
+class RunStates:
+    """States of runs, never behind the view."""
+
+    def __init__(self, view: View, folded: FoldedStates) -> None:
+        self._view = view
+        self._folded = folded
+
+    async def at_least(self, run: RunAddress, sequence: int) -> StateAt:
+        """The state after at least the facts 1…`sequence`, which the view holds; cheaper than exactly those.
+
+        Raises:
+            Hole: neither the read store nor the view holds what it takes.
+            Retryable: one of them does not answer.
+        """
+        kept = await self._folded.load(run)
+        return await self._fold(run, _nothing(run) if kept is None else kept, sequence)
+
+    async def at(self, run: RunAddress, sequence: int) -> StateAt:
+        """The state after exactly the facts 1…`sequence`, which the view holds. Raises as `at_least` does."""
+        kept = await self._folded.load(run)
+        if kept is None or kept.position.sequence > sequence:
+            kept = _nothing(run)
+        return await self._fold(run, kept, sequence)
+
+    async def status(self, run: RunAddress, sequence: int) -> "RunStatus":
+        """The run's status after at least `sequence`. Where the beginning is not in the view, what the rest tells.
+
+        Raises Retryable.
+        """
+        try:
+            return RunStatus((await self.at_least(run, sequence)).state)
+        except Hole as hole:
+            return await self._status_after(run, hole.got - 1, sequence)
+
+    async def _status_after(self, run: RunAddress, before: int, through: int) -> "RunStatus":
+        status = RunStatus(initial_state(run.tenant_id, run.run_id))
+        history = History(self._view, run, Position("", 0, before))
+        while history.sequence < through:
+            try:
+                commits = await history.next(FOLD_PAGE_BYTES)
+            except Hole as hole:
+                history = History(self._view, run, Position("", 0, hole.got - 1))
+                continue
+            if not commits:
+                break
+            for commit in commits:
+                for fact in commit.facts():
+                    status.apply(fact)
+        return status
+
+    async def _fold(self, run: RunAddress, kept: Folded, through: int) -> StateAt:
+        state, position = kept.state, kept.position
+        history = History(self._view, run, position)
+        while position.sequence < through:
+            commits = await history.next(FOLD_PAGE_BYTES)
+            if not commits:
+                break
+            for commit in commits:
+                for fact in codec.decode_commit(commit.body).facts:
+                    if fact.sequence <= through:
+                        reduce(state, fact)
+                sequence = min(commit.last_sequence, through)
+                position = Position(commit.epoch, commit.stream_seq, sequence)
+                if sequence == through:
+                    return StateAt(state, position)
+        return StateAt(state, position)
+
+
+def _nothing(run: RunAddress) -> StateAt:
+    return StateAt(initial_state(run.tenant_id, run.run_id), NOTHING_FOLDED)
+
+
+class RunStatus:
+    """Follows only the `run` part of the state: enough to know a run's status at any time."""
+
+    def __init__(self, state: State) -> None:
+        self.through: int = state["through_sequence"]
+        self._state: State = {**initial_state("", ""), "run": dict(state["run"])}
+
+    @property
+    def status(self) -> str:
+        """The status now."""
+        return str(self._state["run"]["status"])
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run is over."""
+        return self.status in TERMINAL_STATUS
+
+    def apply(self, fact: ViewFact) -> None:
+        """Take in the next fact; what is in already changes nothing."""
+        if fact.sequence <= self.through:
+            return
+        self.through = fact.sequence
+        if fact.type.startswith("run."):
+            self._state["through_sequence"] = fact.sequence - 1
+            reduce(self._state, codec.decode_fact(fact.raw))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSnapshot:
+    """A snapshot as JSON that lacks only the cursor, which differs between readers."""
+
+    position: Position
+    status: str
+    _body: bytes
+
+    def with_cursor(self, cursor: str) -> bytes:
+        """The whole JSON object."""
+        return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())
+
+
+def encoded_snapshot(at: Folded) -> EncodedSnapshot:
+    """Encode a state once for all its readers."""
+    body = msgspec.json.encode({
+        "state": at.state,
+        "through_sequence": at.state["through_sequence"],
+        "reducer_version": REDUCER_VERSION,
+        "checksum": checksum(at.state),
+    })  # fmt: skip
+    return EncodedSnapshot(at.position, str(at.state["run"]["status"]), body[:-1])

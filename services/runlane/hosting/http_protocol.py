@@ -1,0 +1,47 @@
+"""uvicorn's HTTP/1.1, which also lets an application reach the transport of a connection it streams to.
+
+A response that goes on for hours and is the same for many readers should not pay for a copy of every frame per
+reader, nor for a task that only waits for the disconnect. Applications find the protocol in the scope's
+`extensions` under `EXTENSION`; those that do not look for it notice nothing.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+EXTENSION = "runlane.transport"
+WRITE_BUFFER_BYTES = 32 * 1024
+"""What may wait in user space per connection before a writer has to wait."""
+
+
+class TransportProtocol(HttpToolsProtocol):
+    """Offers itself to the application, and tells a listener of the connection's moods."""
+
+    listener: Callable[[], None] | None = None
+    """Called when there is room to write again, and when the connection is lost. Must be quick and not raise."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Bound what a connection buffers."""
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        super().connection_made(transport)
+
+    def on_message_begin(self) -> None:
+        """Offer this connection to the application."""
+        super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: cast("dict[object, object]", self)}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the listener at once."""
+        super().connection_lost(exc)
+        self._tell()
+
+    def resume_writing(self) -> None:
+        """Tell the listener that there is room."""
+        super().resume_writing()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.listener is not None:
+            self.listener()

@@ -1,0 +1,170 @@
+"""Composition root of the run supervisor: the only place that builds concrete things."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from runlane.hosting.connections import Connections, connection_of
+from runlane.hosting.health import Health
+from runlane.hosting.service import Running
+from runlane.kernel.clock import NewId, Now, new_id, utc_now
+from runlane.kernel.connection import Connection
+from runlane.kernel.consumer import BatchConsumer, EachConsumer
+from runlane.kernel.dead_letter import DeadLetters
+from runlane.kernel.direct import DirectReader
+from runlane.kernel.errors import Retryable
+from runlane.kernel.kv import Bucket
+from runlane.kernel.lease import LeaseDesk
+from runlane.kernel.ledger import Ledger
+from runlane.kernel.nats_event_log import NatsEventLog
+from runlane.kernel.publisher import WindowedPublisher
+from runlane.kernel.run_log import RunLogs
+from runlane.run_supervisor.dispatch import Dispatcher
+from runlane.run_supervisor.follower import LogFollower
+from runlane.run_supervisor.handler import CommandHandler, is_urgent
+from runlane.run_supervisor.moment_book import LOOK, MomentBook
+from runlane.run_supervisor.settings import RunSupervisorSettings
+from runlane.run_supervisor.timetable import Fire, Timetable
+from runlane.run_supervisor.watch import LEASE, LeaseWatch, RunWatch
+from runlane_contracts.streams import Layout
+
+NAME = "run_supervisor"
+
+
+@asynccontextmanager
+async def serve(
+    settings: RunSupervisorSettings,
+    connections: Connections | None = None,
+    *,
+    now: Now = utc_now,
+    new_id: NewId = new_id,
+) -> AsyncIterator[Running]:
+    """The supervisor, deciding. Everything that came due while none ran is being looked at."""
+    layout = settings.common.layout
+    async with connection_of(NAME, connections) as connection:
+        supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
+        async with asyncio.TaskGroup() as tasks:
+            supervisor.start(tasks)
+            await supervisor.caught_up()
+            yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)
+            await supervisor.stop()
+
+
+class _Supervisor:
+    """Everything of one supervisor, wired."""
+
+    def __init__(
+        self, settings: RunSupervisorSettings, connection: Connection, layout: Layout, *, now: Now, new_id: NewId
+    ) -> None:
+        self._settings, self._connection = settings, connection
+        self._publisher = WindowedPublisher(connection)
+        self._direct = DirectReader(connection)
+        self._run_logs = RunLogs(
+            NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct),
+            now=now,
+            new_id=new_id,
+            max_runs=settings.max_open_runs,
+            max_facts=settings.max_kept_facts,
+        )
+        dispatcher = Dispatcher(self._publisher, layout.subjects)
+        looks: dict[str, Fire] = {}
+        self._timetable = Timetable(looks, now=now, concurrency=settings.timer_concurrency)
+        self._book = MomentBook(self._bucket(layout.timer_bucket), self._timetable)
+        leases = self._bucket(layout.lease_bucket)
+        self._leases = LeaseWatch(leases, LeaseDesk(leases, self._run_logs, now=now), self._timetable)
+        runs = RunWatch(self._run_logs, self._book, dispatcher, now=now)
+        looks |= {LOOK: runs.look, LEASE: self._leases.look}
+        handler = CommandHandler(
+            run_logs=self._run_logs,
+            ledger=Ledger(self._bucket(layout.ledger_bucket)),
+            dispatcher=dispatcher,
+            wake=connection.nc.publish,
+            subjects=layout.subjects,
+            expiry_s=settings.command_expiry_s,
+            now=now,
+        )
+        follower = LogFollower(self._book, self._leases.on_end, now=now)
+        self._commands, *self._logs = self._consumers(layout, handler, follower)
+        self._mirrors = (asyncio.Event(), asyncio.Event())
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _consumers(
+        self, layout: Layout, handler: CommandHandler, follower: LogFollower
+    ) -> "list[EachConsumer | BatchConsumer]":
+        own = [spec for spec in layout.consumers() if spec.service == NAME]
+        return [
+            EachConsumer(
+                self._connection,
+                spec,
+                layout,
+                handler.handle,
+                dead_letters=DeadLetters(self._publisher, layout, NAME),
+                concurrency=self._settings.command_concurrency,
+                urgent=is_urgent,
+            )
+            if spec.stream == layout.command_stream
+            else BatchConsumer(self._connection, spec, layout, follower.handle)
+            for spec in sorted(own, key=lambda one: one.stream != layout.command_stream)
+        ]
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin everything."""
+        moments, leases = self._mirrors
+        self._tasks = [
+            tasks.create_task(self._book.mirror(moments)),
+            tasks.create_task(self._leases.mirror(leases)),
+            tasks.create_task(self._timetable.run()),
+        ]
+        for consumer in (self._commands, *self._logs):
+            tasks.create_task(consumer.run())
+
+    @property
+    def consumers(self) -> "tuple[EachConsumer | BatchConsumer, ...]":
+        """Of commands, then of the log."""
+        return (self._commands, *self._logs)
+
+    async def caught_up(self) -> None:
+        """Until every moment and lease is known. Raises Retryable."""
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                for known in self._mirrors:
+                    await known.wait()
+        except TimeoutError as exc:
+            raise Retryable("the moments and leases cannot be read; are the buckets provisioned?") from exc
+
+    async def stop(self) -> None:
+        """Finish what is in hand; what is not acknowledged comes again."""
+        for task in self._tasks:
+            task.cancel()
+        for consumer in (self._commands, *self._logs):
+            consumer.stop()
+        await self._run_logs.close()
+
+    async def health(self) -> Health:
+        """Ready while the broker answers."""
+        return Health(
+            ready=self._connection.is_connected,
+            detail={
+                "commands": _of(self._commands),
+                "log": [_of(one) for one in self._logs],
+                "moments": len(self._book),
+                "leases": len(self._leases),
+                "looks": self._timetable.fired,
+                "failed_looks": self._timetable.failed,
+            },
+        )
+
+    def _bucket(self, name: str) -> Bucket:
+        return Bucket(self._publisher, self._direct, name)
+
+
+def _of(consumer: EachConsumer | BatchConsumer) -> dict[str, object]:
+    stats = consumer.stats
+    return {
+        "active": stats.is_active,
+        "lag": stats.lag,
+        "in_hand": stats.in_hand,
+        "retried": stats.retried,
+        "buried": stats.buried,
+        "trouble": stats.trouble,
+    }

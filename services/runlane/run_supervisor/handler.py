@@ -1,0 +1,154 @@
+"""Commands: decide, write, tell.
+
+In this order, so that a crash between any two steps repeats work and loses nothing: the facts (recognised by the
+command's id when they are decided again), the work for a worker, the ledger's outcome, the wake-up for who waits.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+
+from runlane.kernel.clock import Now
+from runlane.kernel.delivery import Delivery
+from runlane.kernel.errors import Permanent
+from runlane.kernel.ledger import Ledger
+from runlane.kernel.run_log import RunLog, RunLogs
+from runlane.kernel.verdict import DONE, DeadLetter, Verdict
+from runlane.run_supervisor import machine
+from runlane.run_supervisor.dispatch import Dispatcher
+from runlane.run_supervisor.recovery import HandOut, recover
+from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
+from runlane_contracts.commands import CancelRun, Command, LedgerEntry, LedgerStatus, Rejection, StartRun
+from runlane_contracts.lifecycle import Refused
+from runlane_contracts.problems import Code
+from runlane_contracts.subjects import RunAddress, Subjects
+
+log = logging.getLogger(__name__)
+
+Wake = Callable[[str, bytes], Awaitable[None]]
+"""Publishes to a core subject; may be lost."""
+
+
+class CommandHandler:
+    """Settles one command after the other; those of one run never at the same time."""
+
+    def __init__(
+        self,
+        *,
+        run_logs: RunLogs,
+        ledger: Ledger,
+        dispatcher: Dispatcher,
+        wake: Wake,
+        subjects: Subjects,
+        expiry_s: float,
+        now: Now,
+    ) -> None:
+        self._run_logs, self._ledger, self._dispatcher = run_logs, ledger, dispatcher
+        self._wake, self._subjects, self._now = wake, subjects, now
+        self._expiry = timedelta(seconds=expiry_s)
+
+    async def handle(self, delivery: Delivery) -> Verdict:
+        """One delivery of the COMMAND stream. Raises Retryable: it comes again."""
+        try:
+            command = decode_command(delivery.data)
+        except msgspec.MsgspecError as exc:
+            return DeadLetter(f"not a command: {exc}")
+        run = RunAddress(command.tenant_id, command.run_id)
+        if self._subjects.run_of(delivery.subject) != run:
+            return DeadLetter("a command of another run than its subject names")
+        settled = await self.settle(command)
+        await self._wake(self._subjects.outcome(command.tenant_id, command.command_id), encode(settled))
+        return DONE
+
+    async def settle(self, command: Command) -> LedgerEntry:
+        """The command's outcome; durable, with everything it leads to, when this returns. Raises Retryable."""
+        known = await self._ledger.find(command.tenant_id, command.command_id)
+        if known is not None and known.status is not LedgerStatus.ACCEPTED:
+            return known
+        return await self._ledger.settle(await self._outcome(command))
+
+    async def _outcome(self, command: Command) -> LedgerEntry:
+        run_log = self._run_logs.of(RunAddress(command.tenant_id, command.run_id))
+        try:
+            if self._is_too_old(command) and command.command_id not in (await run_log.load()).applied_commands:
+                return self._entry(command, LedgerStatus.EXPIRED, rejection=_EXPIRED)
+            return await self._applied(command, run_log)
+        except Refused as exc:
+            return self._entry(command, LedgerStatus.REJECTED, rejection=exc.as_rejection())
+        except Permanent as exc:
+            # Nobody can ever apply it, and whoever waits must not wait for ever.
+            log.error("command %s cannot be applied: %s", command.command_id, exc)  # noqa: TRY400  the text says it all
+            detail = "the run's log cannot be written"
+            return self._entry(
+                command, LedgerStatus.REJECTED, rejection=Rejection(code=Code.INTERNAL.value, detail=detail)
+            )
+
+    async def _applied(self, command: Command, run_log: RunLog) -> LedgerEntry:
+        written = await run_log.transact(
+            lambda run: machine.decide(run, command, now=self._now()), lease_epoch=0, actor=command.issued_by
+        )
+        run = run_log.lifecycle
+        if command.type == StartRun.TYPE and run.attempt == 0:
+            order = recover(run)
+            if isinstance(order, HandOut):
+                await self._dispatcher.hand_out(run, order)
+        return self._entry(
+            command,
+            LedgerStatus.APPLIED,
+            applied_sequence=run.applied_commands.get(command.command_id, written.lifecycle_sequence),
+            log_stream_seq=written.position.stream_seq,
+        )
+
+    def _is_too_old(self, command: Command) -> bool:
+        try:
+            return parse_timestamp(command.issued_at) + self._expiry < self._now()
+        except ValueError:
+            return False
+
+    def _entry(
+        self,
+        command: Command,
+        status: LedgerStatus,
+        *,
+        applied_sequence: int | None = None,
+        log_stream_seq: int | None = None,
+        rejection: Rejection | None = None,
+    ) -> LedgerEntry:
+        return LedgerEntry(
+            command_id=command.command_id,
+            idempotency_key=command.idempotency_key,
+            type=command.type,
+            tenant_id=command.tenant_id,
+            run_id=command.run_id,
+            fingerprint="",  # the gateway's, which the ledger keeps
+            status=status,
+            accepted_at=command.issued_at,
+            settled_at=timestamp(self._now()),
+            applied_sequence=applied_sequence,
+            log_stream_seq=log_stream_seq,
+            rejection=rejection,
+        )
+
+
+_EXPIRED = Rejection(code=Code.INVALID_STATE.value, detail="it was not applied in time, and has no effect")
+
+
+def is_urgent(delivery: Delivery) -> bool:
+    """Whether a command goes before those of its run that wait: a cancel does."""
+    return b'"type":"' + CancelRun.TYPE.encode() + b'"' in delivery.data and _type_of(delivery.data) == CancelRun.TYPE
+
+
+class _CommandHead(msgspec.Struct, frozen=True):
+    type: str
+
+
+_HEAD = msgspec.json.Decoder(_CommandHead)
+
+
+def _type_of(data: bytes) -> str:
+    try:
+        return _HEAD.decode(data).type
+    except msgspec.MsgspecError:
+        return ""

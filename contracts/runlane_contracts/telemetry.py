@@ -34,6 +34,7 @@ class Metric(StrEnum):
     DELIVERIES = "runlane_deliveries_total"
     DELIVERY_DURATION = "runlane_delivery_duration_seconds"
     CONSUMER_LAG = "runlane_consumer_lag_messages"
+    CONSUMER_ACTIVE = "runlane_consumer_active"
     COMMITS = "runlane_commits_total"
     COMMIT_DURATION = "runlane_commit_duration_seconds"
     FACTS = "runlane_facts_total"

@@ -7,11 +7,11 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from runlane.hosting.nats_server import EmbeddedServer
+from runlane.hosting.nats_server import Cluster, EmbeddedServer
 from runlane_contracts.access import broker_users
 from runlane_contracts.streams import MIB, Layout
 
@@ -83,6 +83,35 @@ async def nats_server(
     finally:
         if directory is None:
             shutil.rmtree(own, ignore_errors=True)
+
+
+@asynccontextmanager
+async def nats_cluster(*, layout: Layout) -> AsyncIterator[list[NatsServer]]:
+    """Three servers that know each other, each with a directory of its own. Ready when a leader answers."""
+    ports = [free_port() for _ in range(3)]
+    root = Path(tempfile.mkdtemp(prefix="runlane-cluster-"))
+    servers = [
+        NatsServer(
+            directory=root / f"n{n}",
+            layout=layout,
+            server_name=f"n{n}",
+            cluster=Cluster(
+                name="test",
+                listen=f"127.0.0.1:{port}",
+                routes=tuple(f"nats://127.0.0.1:{other}" for other in ports),
+            ),
+            keep=False,
+            sync_interval="2m",
+        )
+        for n, port in enumerate(ports)
+    ]
+    try:
+        async with AsyncExitStack() as stack:
+            for server in servers:
+                await stack.enter_async_context(server)
+            yield servers
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -24,6 +24,8 @@ from runlane.hosting.service import Process, Running, Service, Site, run
 from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane.hosting.telemetry import configure_logging
 from runlane.kernel.clock import utc_now
+from runlane.kernel.connection import Connection
+from runlane.kernel.durable import unpin
 from runlane.kernel.provision import provision
 from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
@@ -32,6 +34,7 @@ from runlane.redaction_filter.settings import RedactionFilterSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.access import OBSERVER, OPERATOR
+from runlane_contracts.streams import Layout
 
 if TYPE_CHECKING:
     from runlane.cli.up import Options
@@ -51,7 +54,9 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
         cursor_keys=SecretStr(_signing_first(secrets)),
     )
     async with _connections(server, secrets) as connections:
-        await provision(await connections.of(OPERATOR), server.layout, now=utc_now)
+        operator = await connections.of(OPERATOR)
+        await provision(operator, server.layout, now=utc_now)
+        await _unpin_the_dead(operator, server.layout)
         async with _demo(options) as start_demo:
 
             def on_ready(process: Process) -> None:
@@ -65,6 +70,12 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
                 settings=common, connections=connections, on_ready=on_ready,
                 sites=lambda running, desk: _sites(running, desk, options),
             )  # fmt: skip
+
+
+async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
+    """Nobody else works on this folder: whoever is pinned to a durable was killed, and need not be waited for."""
+    pinned = [spec for spec in layout.consumers() if spec.pinned]
+    await asyncio.gather(*(unpin(operator, spec) for spec in pinned))
 
 
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -> list[Service]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from runlane.client.redact import Redactor, TokenRedactor
     from runlane.client.state import RunState
     from runlane.client.transports.http import HttpTransport
+    from runlane.client.transports.nats import NatsTransport
     from runlane.client.worker import Worker
     from runlane.client.writer import RunWriter
     from runlane_contracts.envelope import Fact
@@ -85,6 +86,7 @@ _HOME = {
     "TokenRedactor": "runlane.client.redact",
     "RunState": "runlane.client.state",
     "HttpTransport": "runlane.client.transports.http",
+    "NatsTransport": "runlane.client.transports.nats",
     "Worker": "runlane.client.worker",
     "RunWriter": "runlane.client.writer",
     "Fact": "runlane_contracts.envelope",
@@ -99,7 +101,7 @@ _HOME = {
 __all__ = [
     "ActionOutcome", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation", "CursorStore",
     "Declined", "End", "Fact", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
-    "MemoryCursorStore", "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome",
+    "MemoryCursorStore", "NatsTransport", "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome",
     "Redactor", "Refused", "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext",
     "RunReader", "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
     "TokenRedactor", "Unknown", "Unreachable", "Worker",

@@ -5,7 +5,7 @@ Nobody waits for a preview and no failure of one is an error: the receiver sees 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +15,8 @@ from runlane_contracts.previews import Coalesced, Preview
 
 WINDOW_S = 0.04
 MAX_OUTBOX_BYTES = 256 * 1024
+MAX_BATCH_BYTES = 64 * 1024
+MAX_BATCH_FRAGMENTS = 128
 MAX_MERGED_CHARS = 32 * 1024
 _ENVELOPE_BYTES = 200
 
@@ -120,10 +122,11 @@ class PreviewOutbox:
             entries = list(self._entries)
             self._entries.clear()
             self._bytes = 0
-            try:
-                await self._send([entry.merged() for entry in entries])
-            except (Unreachable, RequestRefused):
-                self.dropped += sum(entry.source_count for entry in entries)
+            for batch in _batches(entries):
+                try:
+                    await self._send([entry.merged() for entry in batch])
+                except (Unreachable, RequestRefused):
+                    self.dropped += sum(entry.source_count for entry in batch)
 
     def clear(self) -> None:
         """Drop what has not left."""
@@ -131,6 +134,19 @@ class PreviewOutbox:
         self._entries.clear()
         self._bytes = 0
         self._filled.clear()
+
+
+def _batches(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+    batch: list[_Entry] = []
+    weight = 0
+    for entry in entries:
+        if batch and (weight + entry.weight > MAX_BATCH_BYTES or len(batch) >= MAX_BATCH_FRAGMENTS):
+            yield batch
+            batch, weight = [], 0
+        batch.append(entry)
+        weight += entry.weight
+    if batch:
+        yield batch
 
 
 def _weight(preview: Preview) -> int:

@@ -1,14 +1,15 @@
 """Metrics of the OpenTelemetry SDK in the text format that Prometheus reads (version 0.0.4)."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opentelemetry.sdk.metrics.export import Gauge, Histogram, HistogramDataPoint, MetricsData, Sum
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint, MetricsData
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposition(data: MetricsData | None) -> str:
+def exposition(data: "MetricsData | None") -> str:
     """All of it; empty when nothing was measured."""
     lines = [line for metric in _metrics(data) for line in _lines(metric)]
     return "\n".join([*lines, ""]) if lines else ""
@@ -20,13 +21,15 @@ def sample(name: str, labels: Mapping[str, object], value: float) -> str:
     return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
 
 
-def _metrics(data: MetricsData | None) -> Iterator[Any]:
+def _metrics(data: "MetricsData | None") -> Iterator[Any]:
     for resource in data.resource_metrics if data else ():
         for scope in resource.scope_metrics:
             yield from scope.metrics
 
 
 def _lines(metric: Any) -> Iterable[str]:
+    from opentelemetry.sdk.metrics.export import Gauge, Histogram, Sum  # noqa: PLC0415  whoever measured has it loaded
+
     name: str = metric.name.replace(".", "_")
     if metric.description:
         yield f"# HELP {name} {metric.description}"
@@ -45,7 +48,7 @@ def _lines(metric: Any) -> Iterable[str]:
             return
 
 
-def _buckets(name: str, point: HistogramDataPoint) -> Iterable[str]:
+def _buckets(name: str, point: "HistogramDataPoint") -> Iterable[str]:
     labels: dict[str, object] = dict(point.attributes or {})
     seen = 0
     for bound, count in zip([*point.explicit_bounds, float("inf")], point.bucket_counts, strict=True):

@@ -161,6 +161,8 @@ class EmbeddedServer:
     server_name: str = "runlane"
     extra: tuple[str, ...] = ()
     """More lines of configuration."""
+    cluster: Cluster | None = None
+    """Its part in a cluster, for tests of one."""
     keep: bool = True
     """Start it again when it ends by itself."""
     restarts: int = field(default=0, init=False)
@@ -271,6 +273,7 @@ class EmbeddedServer:
             store_dir=str(self.directory / "store"),
             passwords=self.passwords,
             server_name=self.server_name,
+            cluster=self.cluster,
             extra=(
                 f"ports_file_dir: {json.dumps(str(ports_dir))}",
                 f"log_file: {json.dumps(str(self.log_path))}",

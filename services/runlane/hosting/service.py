@@ -26,7 +26,8 @@ from runlane.hosting.connections import Connections, Credentials
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http_server import HttpAddress, HttpPortTaken, http_server
 from runlane.hosting.settings import CommonSettings
-from runlane.hosting.telemetry import Telemetry, configure_logging, start_telemetry
+from runlane.hosting.telemetry import Telemetry, configure_logging, observe_consumers, start_telemetry
+from runlane.kernel.durable import DurableConsumer
 from runlane.kernel.errors import Permanent, Retryable
 from runlane.kernel.faults import trace_of
 from runlane_contracts.access import inbox_prefix
@@ -54,6 +55,8 @@ class Running:
     listen: HttpAddress | None = None
     """Where its own HTTP belongs, when it has a process of its own."""
     operations: Mapping[str, Operation] = field(default_factory=dict)
+    consumers: Sequence[DurableConsumer] = ()
+    """Whose lag and counts are measured."""
     drain: Callable[[], Awaitable[None]] | None = None
     """Called first when stopping: end what would otherwise go on for ever, such as open watches."""
 
@@ -158,6 +161,8 @@ async def _process(
 ) -> AsyncIterator[Process]:
     async with AsyncExitStack() as stack:
         running = [await stack.enter_async_context(service(connections)) for service in services]
+        if telemetry is not None:
+            observe_consumers({one.name: one.consumers for one in running})
         desk = HealthDesk({one.name: one.health for one in running}, str if telemetry is None else telemetry.exposition)
         wanted = own_sites(running, desk, settings) if sites is None else sites(running, desk)
         addresses = [

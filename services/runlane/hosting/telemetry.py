@@ -1,4 +1,4 @@
-"""Logs, metrics and traces of a process. The OTLP exporters are loaded only when there is a collector.
+"""Logs, metrics and traces of a process. The SDK is loaded by `start_telemetry`, exporters only for a collector.
 
 Services write against the OpenTelemetry API (`meter()`, `tracer()`), which does nothing until `start_telemetry`
 ran; what the kernel counts is observed here, since the kernel knows no telemetry.
@@ -6,25 +6,28 @@ ran; what the kernel counts is observed here, since the kernel knows no telemetr
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import Span, Tracer
 
 from runlane.hosting.exposition import exposition
 from runlane.hosting.settings import CommonSettings
+from runlane.kernel.durable import ConsumerStats, DurableConsumer
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import timestamp_of_ns
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.telemetry import SCOPE, Attribute, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
+    from opentelemetry.sdk.resources import Resource
 
 Labels = Mapping[str, str]
 
@@ -51,12 +54,37 @@ def observe(metric: Metric, read: Callable[[], Iterable[tuple[float, Labels]]], 
         meter().create_observable_gauge(metric.value, [observed])
 
 
+def observe_consumers(consumers: Mapping[str, Sequence[DurableConsumer]]) -> None:
+    """Report what the consumers of each service count."""
+
+    def each(count: Callable[[ConsumerStats], Mapping[str, float]]) -> Iterable[tuple[float, Labels]]:
+        for service, ones in consumers.items():
+            for one in ones:
+                labels = {Attribute.SERVICE.value: service, Attribute.DURABLE.value: one.spec.durable}
+                for outcome, value in count(one.stats).items():
+                    yield value, {**labels, Attribute.OUTCOME.value: outcome} if outcome else labels
+
+    observe(Metric.CONSUMER_LAG, lambda: each(lambda stats: {"": stats.lag + stats.in_hand}))
+    observe(Metric.CONSUMER_ACTIVE, lambda: each(lambda stats: {"": float(stats.is_active)}))
+    observe(
+        Metric.DELIVERIES,
+        lambda: each(
+            lambda stats: {
+                "acknowledged": stats.acknowledged,
+                "retried": stats.retried,
+                "buried": stats.buried,
+            }
+        ),
+        rises=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """What runs in this process."""
 
-    reader: InMemoryMetricReader
-    meter_provider: MeterProvider
+    reader: "InMemoryMetricReader"
+    meter_provider: "MeterProvider"
     tracer_provider: Any = None  # the SDK's, when there is a collector
 
     @property
@@ -77,6 +105,10 @@ class Telemetry:
 
 def start_telemetry(settings: CommonSettings, service: str, version: str) -> Telemetry:
     """Once per process."""
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+
     resource = Resource.create({
         "service.name": f"{SCOPE}.{service}",
         "service.version": version,
@@ -95,7 +127,7 @@ def start_telemetry(settings: CommonSettings, service: str, version: str) -> Tel
     return Telemetry(in_memory, meter_provider, tracer_provider)
 
 
-def _exporters(settings: CommonSettings, endpoint: str, resource: Resource) -> tuple[MetricReader, Any]:
+def _exporters(settings: CommonSettings, endpoint: str, resource: "Resource") -> "tuple[MetricReader, Any]":
     # Loading these takes longer than all the rest of a service.
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415

@@ -269,9 +269,7 @@ class DurableConsumer:
         """Let the next one take over at once, instead of when the pin runs out."""
         if self._pin is None or not self._connection.is_connected:
             return
-        with contextlib.suppress(KernelError):
-            body = {"group": PRIORITY_GROUP}
-            await api(self._connection, f"CONSUMER.UNPIN.{self._path}", body, answer=dict[str, Any], timeout_s=1.0)
+        await unpin(self._connection, self.spec)
         self._pin = None
 
     # --- the durable --------------------------------------------------------------------------------------------
@@ -325,3 +323,12 @@ async def _first(*waits: "Awaitable[Any]") -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unpin(connection: Connection, spec: ConsumerSpec) -> None:
+    """Whoever is active on this durable is so no longer; the next one that asks is. Says nothing if it cannot."""
+    with contextlib.suppress(KernelError):
+        body = {"group": PRIORITY_GROUP}
+        await api(
+            connection, f"CONSUMER.UNPIN.{spec.stream}.{spec.durable}", body, answer=dict[str, Any], timeout_s=1.0
+        )

@@ -74,14 +74,27 @@ def test_without_a_collector_no_exporter_is_loaded_and_metrics_are_there():
     done = run("""
         import sys
         from runlane.hosting.settings import CommonSettings
-        from runlane.hosting.telemetry import current_traceparent, observe, span_after, start_telemetry
+        from runlane.hosting.telemetry import (
+            current_traceparent, observe, observe_consumers, span_after, start_telemetry,
+        )
+        from runlane.kernel.durable import ConsumerStats
+        from runlane_contracts.streams import Layout
         from runlane_contracts.telemetry import Metric
         telemetry = start_telemetry(CommonSettings(), "projector", "1.2.3")
-        observe(Metric.CONSUMER_LAG, lambda: [(7, {"durable": "d"})])
+        observe(Metric.WATCHERS, lambda: [(7, {"route": "d"})])
+
+        class Consumer:
+            spec = Layout().consumers()[0]
+            stats = ConsumerStats(acknowledged=5, lag=2, in_hand=1)
+
+        observe_consumers({"filter": [Consumer]})
         with span_after(None, "x"):
             assert current_traceparent() is None
         text = telemetry.exposition()
-        assert 'runlane_consumer_lag_messages{durable="d"} 7' in text, text
+        assert 'runlane_watchers{route="d"} 7' in text, text
+        labels = 'durable="redaction-filter-v1-0"'
+        assert f'runlane_consumer_lag_messages{{{labels},service="filter"}} 3' in text, text
+        assert f'runlane_deliveries_total{{{labels},outcome="acknowledged",service="filter"}} 5' in text, text
         assert 'runlane_up_info{service="projector",version="1.2.3"} 1' in text, text
         assert not telemetry.is_exported
         assert "opentelemetry.exporter" not in " ".join(sys.modules)

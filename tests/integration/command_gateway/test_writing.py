@@ -172,7 +172,8 @@ async def test_a_held_lease_says_until_when_and_what_lost_it_is_fenced_everywher
         ("POST", "previews", {"lease_epoch": old, "previews": [preview]}),
     ]:  # fmt: skip
         problem(await me.http.request(verb, f"/v1/runs/{run_id}/{path}", json=body), 409, "lease_fenced")
-    released = await me.http.request("DELETE", f"/v1/runs/{run_id}/lease", json={"worker_id": "new", "lease_epoch": new})
+    mine = {"worker_id": "new", "lease_epoch": new}
+    released = await me.http.request("DELETE", f"/v1/runs/{run_id}/lease", json=mine)
     assert released.status_code == 200
     assert await me.lease(run_id) == new + 1
 
@@ -203,7 +204,8 @@ async def test_previews_go_out_and_leave_no_trace(side: WriteSide) -> None:
     sent = json.loads(heard[0])["previews"][0]
     assert (sent["tenant_id"], sent["run_id"], sent["lease_epoch"]) == ("demo", run_id, epoch)
     assert len(await side.facts(run_id)) == before
-    bad = {"lease_epoch": epoch, "previews": [{"preview_id": "p", "subject": {"kind": "m", "id": "m"}, "preview_seq": 0}]}
+    worst = {"preview_id": "p", "subject": {"kind": "m", "id": "m"}, "preview_seq": 0}
+    bad = {"lease_epoch": epoch, "previews": [worst]}
     assert problem(await me.http.post(f"/v1/runs/{run_id}/previews", json=bad), 400, "invalid_request")["index"] == 0
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -22,7 +23,7 @@ from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.nats_server import EmbeddedServer
 from runlane.hosting.service import Process, Running, Service, Site, run
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane.hosting.telemetry import configure_logging
+from runlane.hosting.telemetry import configure_logging, start_telemetry
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import unpin
@@ -49,6 +50,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
         nats_url=server.url, health_port=-1, instance=INSTANCE, subject_root=server.layout.root,
     )  # fmt: skip
     configure_logging(common, INSTANCE)
+    telemetry = start_telemetry(common, INSTANCE, version("runlane"))
     access = AccessSettings(
         api_keys=SecretStr(",".join(f"{tenant}:{token}" for tenant, token in secrets.api_keys.items())),
         cursor_keys=SecretStr(_signing_first(secrets)),
@@ -67,7 +69,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
 
             await run(
                 _services(common, access, state),
-                settings=common, connections=connections, on_ready=on_ready,
+                settings=common, connections=connections, on_ready=on_ready, telemetry=telemetry,
                 sites=lambda running, desk: _sites(running, desk, options),
             )  # fmt: skip
 

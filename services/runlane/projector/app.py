@@ -64,6 +64,7 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
                     name=NAME,
                     health=lambda: _health(projector, consumers),
                     operations={"rebuild": lambda body: _rebuild(projector, body)},
+                    consumers=consumers,
                 )
             finally:
                 for task in others:

@@ -3,6 +3,7 @@
 The view gets exactly one message for every log message, whatever it holds; the signals one for every fact.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from runlane_contracts.events import RunLeased, decode_payload
 from runlane_contracts.ids import is_id, is_tenant
 from runlane_contracts.streams import MAX_PAYLOAD_BYTES
 from runlane_contracts.subjects import RunAddress, Subjects
+from runlane_contracts.telemetry import LogEvent
+
+log = logging.getLogger(__name__)
 
 MAX_VIEW_BYTES = MAX_PAYLOAD_BYTES - 64 * 1024
 """Room is left for the headers."""
@@ -86,6 +90,20 @@ class Deriver:
         position = f"{self._epoch}:{message.seq}"
         if run is NOBODY:
             return self._nothing(message, position)
+        try:
+            return self._derive(message, run, head, position)
+        except Exception as exc:  # noqa: BLE001 - no message may stop the others, whatever the fault
+            log.error(  # noqa: TRY400 - a traceback may quote what it is about
+                "log message %d cannot be derived: %s", message.seq, type(exc).__name__,
+                extra={"event": LogEvent.DELIVERY_BURIED},
+            )  # fmt: skip
+            return self._derive(message._replace(data=b""), run, head, position)
+
+    def signals_of(self, commit: Commit, position: str) -> list[Out]:
+        """The signals of a commit of the view."""
+        return [self._signal(fact, position) for fact in commit.facts]
+
+    def _derive(self, message: LogMessage, run: RunAddress, head: int | None, position: str) -> Derived:
         origin = Origin(self._epoch, message.seq, run, timestamp_of_ns(message.time_ns))
         examined = examine(message.data, message.headers, origin, head=head)
         examined = self._masked(message.data, examined, origin)

@@ -12,6 +12,7 @@ replaced by ``masked_<hash>``, the same for the same id everywhere, so that what
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -69,10 +70,6 @@ class Masker:
         """The fact with all its content gone: for a commit that masking made too large to publish."""
         return self._masked(msgspec.structs.replace(fact, redactions=()), TOO_LARGE_RULE)
 
-    def value(self, value: Any) -> Any:
-        """Any JSON value, masked."""
-        return self._walk(value).visit(value, None, FREE)
-
     def _masked(self, fact: Fact, content_rule: str | None) -> Fact:
         try:
             payload, redactions = self._payload(fact, content_rule)
@@ -94,7 +91,10 @@ class Masker:
         return walk.visit(value, None, shape), walk.redactions
 
     def _walk(self, value: Any) -> "_Walk":
-        return _Walk(self._scanner if self._scanner.has_candidates(encode(value)) else None)
+        return _Walk(self._mask if self._scanner.has_candidates(encode(value)) else None)
+
+    def _mask(self, text: str) -> tuple[str, list[Rule]]:
+        return mask_text(text, self._scanner)
 
     def _envelope(self, fact: Fact) -> Fact:
         if self._scanner.has_candidates(encode(msgspec.structs.replace(fact, payload=EMPTY_PAYLOAD))):
@@ -106,11 +106,14 @@ Path = tuple["Path", str | int] | None
 """Where a value stands: its parent's place and its name there. Spelled only when something is recorded."""
 
 
-class _Walk:
-    """One pass over one payload. Without a scanner only names and marks decide."""
+TextMasker = Callable[[str], tuple[str, list[Rule]]]
 
-    def __init__(self, scanner: Scanner | None) -> None:
-        self._scanner = scanner
+
+class _Walk:
+    """One pass over one payload. Without a masker of texts only names and marks decide."""
+
+    def __init__(self, mask: TextMasker | None) -> None:
+        self._mask = mask
         self._seen: set[tuple[str, str]] = set()
         self.redactions: list[Redaction] = []
 
@@ -142,7 +145,7 @@ class _Walk:
     def _object(self, value: dict[str, Any], path: Path, shape: Shape) -> dict[str, Any]:
         masked: dict[str, Any] = {}
         for key, item in value.items():
-            name = key if self._scanner is None else _unused(mask_text(key, self._scanner)[0], masked)
+            name = key if self._mask is None else _unused(self._mask(key)[0], masked)
             at = (path, name)
             if names_a_secret(key) and not _is_harmless(item):
                 masked[name] = self._whole(at, KEY_NAME_RULE)
@@ -153,9 +156,9 @@ class _Walk:
         return masked
 
     def _text(self, text: str, path: Path) -> str:
-        if self._scanner is None:
+        if self._mask is None:
             return text
-        masked, found = mask_text(text, self._scanner)
+        masked, found = self._mask(text)
         for rule in found:
             self._record(path, rule.id)
         return masked
@@ -191,6 +194,11 @@ def mask_text(text: str, scanner: Scanner) -> tuple[str, list[Rule]]:
         at = span.end
     parts.append(data[at:])
     return b"".join(parts).decode(), [span.rule for span in spans]
+
+
+def walk_value(value: Any, mask: Callable[[str], str]) -> Any:
+    """Any JSON value with `mask` applied to its strings, and what a key names a secret masked whole."""
+    return _Walk(lambda text: (mask(text), [])).visit(value, None, FREE)
 
 
 def masked_id(text: str) -> str:

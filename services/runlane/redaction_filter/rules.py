@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 RULES_VERSION = "1"
 
@@ -90,14 +90,12 @@ _ALNUM = "[A-Za-z0-9]"
 _WORD = "[A-Za-z0-9_-]"
 
 
-def _token(
-    id_: str, prefix: str, alphabet: str, least: int, description: str, *, starts: bool = False, then: str = ""
-) -> Rule:
-    """`starts`: only where a word begins. `then`: what may follow the first `least` characters or more."""
+def _token(id_: str, prefix: str, alphabet: str, least: int, description: str, *, starts: bool) -> Rule:
+    """`starts`: only where a word begins. What hangs on to a token is masked with it: it may be the next one."""
     literal = regex.escape(prefix, special_only=True)
     return Rule(
         id=id_, literal_prefix=prefix, description=description, opening_gate=literal,
-        opening=(_START if starts else "") + literal, pattern=f"{alphabet}{{{least},}}{then}",
+        opening=(_START if starts else "") + literal, pattern=f"{alphabet}{{{least},}}{_WORD}*",
     )  # fmt: skip
 
 
@@ -169,14 +167,12 @@ _NAME = rf"(?:{_NAMES}|(?:(?<![A-Za-z0-9_.-])|(?<=\\[bfnrt])|(?<=%[0-9A-Fa-f]{{2
 _QUOTE = r"""(?:\\{0,3}["']|%22)?"""
 _IS = r"\s{0,8}(?:=>|:=|==?|:|%3[AaDd])\s{0,8}"
 _IS_NEAR = r"[^:=%]{0,16}(?:[:=]|%3[AaDd])"
-_GATED_NAME = f"(?i)(?:{_NAMES}|token)"
-_NAMED = _GATED_NAME + _IS_NEAR
 # A bare value: up to a space, a quote, a bracket or an `&`, also where those are URL-encoded.
 _NOT_BARE = r"""\s"'\\,;&<>(){}\[\]|`$%"""
-_BARE_VALUE = (
-    rf"(?=[^{_NOT_BARE}0-9]{{0,64}}+(?:[0-9]|%(?!2[26])))"
-    rf"(?:[^{_NOT_BARE}]|%(?!2[26])){{8,}}"
-)
+_PERCENT = "%(?=[^2]|2[^26])"
+_BARE_VALUE = rf"(?=[^{_NOT_BARE}0-9]{{0,64}}+(?:[0-9]|{_PERCENT}))(?:[^{_NOT_BARE}]|{_PERCENT}){{8,}}"
+_GATED_NAME = f"(?i)(?:{_NAMES}|token)"
+_NAMED = _GATED_NAME + _IS_NEAR
 
 _AWS = rf"(?:aws|amazon|secret)[_. -]?(?:secret)?[_. -]?(?:access)?[_. -]?key{_QUOTE}{_IS}{_QUOTE}"
 _AUTHORIZATION = rf"authorization{_QUOTE}{_IS}(?:%20|\+)?{_QUOTE}(?:{_SCHEMES}(?:\s|%20|\+){{1,4}})?"

@@ -49,9 +49,9 @@ class Scanner:
         """The secrets in a text, in order. Where several overlap they are one, named by the first rule."""
         found: list[Span] = []
         ends: dict[int, int] = {}
-        for order, rule, at in self.places(data):
-            if at < ends.get(order, 0):
-                continue
+        for order, rule, at, opened in self.places(data):
+            if opened <= ends.get(order, 0):
+                continue  # a match of this rule covers it
             match = rule.exact.match(data, at)
             if match is not None:
                 start, end = match.span("secret")
@@ -59,12 +59,12 @@ class Scanner:
                 found.append(Span(start, end, order, rule))
         return merged(found)
 
-    def places(self, data: bytes) -> Iterator[tuple[int, Rule, int]]:
-        """Where in a text an opening stands: the rule's order, the rule, the position."""
+    def places(self, data: bytes) -> Iterator[tuple[int, Rule, int, int]]:
+        """Where in a text an opening stands: the rule's order, the rule, from where to where."""
         for order, first, last in _stretches(self._scan(self._openings, data)):
             rule = self._rules[order]
             for opening in rule.opens.finditer(data, first, last, overlapped=True):
-                yield order, rule, opening.start()
+                yield order, rule, opening.start(), opening.end()
 
     def _scan(self, database: hyperscan.Database, data: bytes) -> list[tuple[int, int, int]]:
         if self._hits:

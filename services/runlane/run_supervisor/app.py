@@ -46,7 +46,7 @@ async def serve(
         async with asyncio.TaskGroup() as tasks:
             supervisor.start(tasks)
             await supervisor.caught_up()
-            yield Running(name=NAME, health=supervisor.health)
+            yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)
             await supervisor.stop()
 
 
@@ -117,6 +117,11 @@ class _Supervisor:
         ]
         for consumer in (self._commands, *self._logs):
             tasks.create_task(consumer.run())
+
+    @property
+    def consumers(self) -> "tuple[EachConsumer | BatchConsumer, ...]":
+        """Of commands, then of the log."""
+        return (self._commands, *self._logs)
 
     async def caught_up(self) -> None:
         """Until every moment and lease is known. Raises Retryable."""

@@ -85,6 +85,14 @@ def test_two_secrets_in_one_text_are_both_masked() -> None:
     assert mask(f"{one} and {two}") == "[masked:github-token] and [masked:slack-token]"
 
 
+@pytest.mark.parametrize("name", TOKENS_BY_NAME)
+def test_two_tokens_run_together_leave_nothing_of_either(name: str) -> None:
+    token = TOKENS_BY_NAME[name][1]
+    masked = mask(token + token)
+    assert token[12:24] not in masked
+    assert "[masked:" in masked
+
+
 def test_where_rules_overlap_one_mask_covers_them_all() -> None:
     token = TOKENS_BY_NAME["anthropic"][1]
     assert mask(f"Authorization: Bearer {token}") == "Authorization: Bearer [masked:anthropic-key]"

@@ -18,6 +18,7 @@ from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
 from runlane.kernel.errors import KernelError, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 
 _log = logging.getLogger("runlane.kernel.connection")
 
@@ -132,8 +133,8 @@ class Connection:
             outcome = self._on_closed()
             if isinstance(outcome, Coroutine):
                 await outcome
-        except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-            _log.exception("the handler of a closed connection failed")
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+            _log.error("the handler of a closed connection failed: %s", trace_of(exc))
 
     async def _error(self, exc: Exception) -> None:
         self.last_error = exc
@@ -302,5 +303,5 @@ def _add(listeners: list[Listener], listener: Listener) -> Listener:
 def _call(listener: Listener) -> None:
     try:
         listener()
-    except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-        _log.exception("a connection listener failed")
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+        _log.error("a connection listener failed: %s", trace_of(exc))

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from runlane.hosting.nats_server import EmbeddedServer
@@ -60,8 +61,8 @@ class Fleet:
                         and (await wire.http.get("/v1/commands/cmd_x")).status_code == 404
                     ):
                         return
-                except OSError:
-                    pass
+                except httpx.HTTPError:
+                    pass  # not up yet
                 await asyncio.sleep(0.05)
         raise AssertionError({name: self.said(name) for name in self.processes})
 

@@ -19,6 +19,7 @@ from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
 from runlane.kernel.errors import KernelError, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 
 _log = logging.getLogger("runlane.kernel.connection")
 
@@ -133,8 +134,8 @@ class Connection:
             outcome = self._on_closed()
             if isinstance(outcome, Coroutine):
                 await outcome
-        except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-            _log.exception("the handler of a closed connection failed")
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+            _log.error("the handler of a closed connection failed: %s", trace_of(exc))
 
     async def _error(self, exc: Exception) -> None:
         self.last_error = exc
@@ -233,7 +234,7 @@ _HEADER = re.compile(rb"^[ \t]*([!-9;-~]+)[ \t]*:([^\r\n]*)", re.MULTILINE)
 
 
 class _Client(Client):
-    """nats-py's client, with three holes closed and headers read faster."""
+    """nats-py's client, with four holes closed and headers read faster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,6 +255,10 @@ class _Client(Client):
         """What was not sent before the link broke was reported as failed; it must not be sent later."""
         self._pending = []
         self._pending_data_size = 0
+
+    async def _connect_to_server(self, s: Any) -> None:
+        self.abort()  # of the attempt before, which may have got a socket and no greeting
+        await super()._connect_to_server(s)
 
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):
@@ -307,5 +312,5 @@ def _add(listeners: list[Listener], listener: Listener) -> Listener:
 def _call(listener: Listener) -> None:
     try:
         listener()
-    except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-        _log.exception("a connection listener failed")
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+        _log.error("a connection listener failed: %s", trace_of(exc))

@@ -39,6 +39,8 @@ from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import Layout
 
 NAME = "command_gateway"
+MARKER_TTL_S = 60
+"""A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
 
 @asynccontextmanager
@@ -190,10 +192,10 @@ class _Gateway:
         self._outcomes.wake(message.data)  # type: ignore[attr-defined]
 
     def _bucket(self, name: str) -> Bucket:
-        return Bucket(self._publisher, self._direct, name)
+        return Bucket(self._publisher, self._direct, name, marker_ttl_s=MARKER_TTL_S)
 
 
 def _bounds(layout: Layout) -> Sequence[tuple[str, int]]:
     """The streams that a new run fills, and how many bytes each may hold."""
-    filled = {layout.command_stream, *(layout.log_stream_at(index) for index in range(layout.log_streams))}
+    filled = {layout.command_stream, layout.work_stream, *(layout.log_stream_at(index) for index in range(layout.log_streams))}
     return [(spec.name, spec.max_bytes) for spec in layout.streams() if spec.name in filled]

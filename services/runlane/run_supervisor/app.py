@@ -29,6 +29,8 @@ from runlane.run_supervisor.watch import LEASE, LeaseWatch, RunWatch
 from runlane_contracts.streams import Layout
 
 NAME = "run_supervisor"
+MARKER_TTL_S = 60
+"""A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
 
 @asynccontextmanager
@@ -155,7 +157,7 @@ class _Supervisor:
         )
 
     def _bucket(self, name: str) -> Bucket:
-        return Bucket(self._publisher, self._direct, name)
+        return Bucket(self._publisher, self._direct, name, marker_ttl_s=MARKER_TTL_S)
 
 
 def _of(consumer: EachConsumer | BatchConsumer) -> dict[str, object]:

@@ -63,7 +63,8 @@ class World:
 
         return CommandHandler(
             run_logs=RunLogs(log or self.log, now=self.now, new_id=new_id), ledger=self.ledger,
-            dispatcher=Dispatcher(self.work, Subjects()), wake=wake, subjects=Subjects(), meters=Meters(), expiry_s=3600, now=self.now,
+            dispatcher=Dispatcher(self.work, Subjects()), wake=wake, subjects=Subjects(), meters=Meters(),
+            expiry_s=3600, now=self.now,
         )  # fmt: skip
 
     async def accepted(self, command: Command) -> Delivery:

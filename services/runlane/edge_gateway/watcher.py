@@ -120,6 +120,7 @@ class Watcher:
             await self._open()
             await self._follow()
         except ConnectionLost:
+            await self._connection.part(None, within_s=self._limits.goodbye_s)
             return
         except Stalled:
             self._stop = EndReason.SLOW_READER
@@ -356,18 +357,17 @@ class Watcher:
         end = self._end(self._stop)
         if self._stop is EndReason.SLOW_READER:
             self._meters.slow_readers += 1
+        if connection.paused:
             await connection.part(end, within_s=self._limits.goodbye_s)
             return
         try:
             async with asyncio.timeout(self._limits.goodbye_s):
-                while connection.paused:
-                    await self._wait("room")
                 await connection.write(end)
                 await connection.finish()
         except TimeoutError:
             await connection.part(end, within_s=self._limits.goodbye_s)
         except (ConnectionLost, Stalled):
-            return
+            await connection.part(None, within_s=self._limits.goodbye_s)
 
     def _end(self, reason: EndReason) -> Chunk:
         retry_after_ms = None

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -229,12 +230,20 @@ def as_kernel_error(exc: Exception, what: str) -> KernelError:
     return Retryable(f"{what}: {exc!r}")
 
 
+_HEADER = re.compile(rb"^[ \t]*([!-9;-~]+)[ \t]*:([^\r\n]*)", re.MULTILINE)
+
+
 class _Client(Client):
-    """nats-py's client, with four holes closed."""
+    """nats-py's client, with four holes closed and headers read faster."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_link_lost: Listener = lambda: None
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """As nats-py does it, which looks at every character of every name in Python: half of a page's cost."""
+        return {name.decode(): value.strip().decode("utf-8", "replace") for name, value in _HEADER.findall(raw)}
 
     def abort(self) -> None:
         """Drop the socket at once. A frozen peer would let a polite close wait for ever for its buffer to drain."""

@@ -13,6 +13,7 @@ from runlane.command_gateway.door import Door
 from runlane.command_gateway.events import EventsDesk
 from runlane.command_gateway.intake import Intake
 from runlane.command_gateway.leases import LeasesDesk
+from runlane.command_gateway.meters import report
 from runlane.command_gateway.outcomes import Outcomes
 from runlane.command_gateway.previews import PreviewsDesk
 from runlane.command_gateway.quota import Quota
@@ -99,6 +100,7 @@ class _Gateway:
         self._admission = Admission(quota=starts, max_starting=settings.max_starting, now=utc_now)
         self._previews = PreviewBus(connection.nc.publish, layout.subjects)
         self._fullness: asyncio.Task[None] | None = None
+        report(NAME, self._intake, self._admission, self._previews)
 
     def routes(self) -> list[Route]:
         """Everything that is this service's; whoever forwards to it needs these paths and methods."""
@@ -197,5 +199,9 @@ class _Gateway:
 
 def _bounds(layout: Layout) -> Sequence[tuple[str, int]]:
     """The streams that a new run fills, and how many bytes each may hold."""
-    filled = {layout.command_stream, layout.work_stream, *(layout.log_stream_at(index) for index in range(layout.log_streams))}
+    filled = {
+        layout.command_stream,
+        layout.work_stream,
+        *(layout.log_stream_at(index) for index in range(layout.log_streams)),
+    }
     return [(spec.name, spec.max_bytes) for spec in layout.streams() if spec.name in filled]

@@ -22,6 +22,7 @@ from runlane.kernel.run_log import RunLogs
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.follower import LogFollower
 from runlane.run_supervisor.handler import CommandHandler, is_urgent
+from runlane.run_supervisor.meters import Meters, report
 from runlane.run_supervisor.moment_book import LOOK, MomentBook
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane.run_supervisor.timetable import Fire, Timetable
@@ -69,12 +70,13 @@ class _Supervisor:
             max_facts=settings.max_kept_facts,
         )
         dispatcher = Dispatcher(self._publisher, layout.subjects)
+        meters = Meters()
         looks: dict[str, Fire] = {}
         self._timetable = Timetable(looks, now=now, concurrency=settings.timer_concurrency)
         self._book = MomentBook(self._bucket(layout.timer_bucket), self._timetable)
         leases = self._bucket(layout.lease_bucket)
         self._leases = LeaseWatch(leases, LeaseDesk(leases, self._run_logs, now=now), self._timetable)
-        runs = RunWatch(self._run_logs, self._book, dispatcher, now=now)
+        runs = RunWatch(self._run_logs, self._book, dispatcher, meters=meters, now=now)
         looks |= {LOOK: runs.look, LEASE: self._leases.look}
         handler = CommandHandler(
             run_logs=self._run_logs,
@@ -82,6 +84,7 @@ class _Supervisor:
             dispatcher=dispatcher,
             wake=connection.nc.publish,
             subjects=layout.subjects,
+            meters=meters,
             expiry_s=settings.command_expiry_s,
             now=now,
         )
@@ -89,6 +92,13 @@ class _Supervisor:
         self._commands, *self._logs = self._consumers(layout, handler, follower)
         self._mirrors = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
+        report(
+            meters,
+            NAME,
+            leases=self._leases.__len__,
+            moments=self._book.__len__,
+            looks=lambda: (self._timetable.fired, self._timetable.failed),
+        )
 
     def _consumers(
         self, layout: Layout, handler: CommandHandler, follower: LogFollower

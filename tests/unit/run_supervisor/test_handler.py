@@ -19,6 +19,7 @@ from runlane.kernel.verdict import DONE, DeadLetter
 from runlane.kernel.work import WorkItem
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.handler import CommandHandler, is_urgent
+from runlane.run_supervisor.meters import Meters
 from runlane_contracts.codec import decode_ledger_entry, encode, timestamp
 from runlane_contracts.commands import Command, LedgerEntry, LedgerStatus
 from runlane_contracts.envelope import Actor, Commit
@@ -62,7 +63,8 @@ class World:
 
         return CommandHandler(
             run_logs=RunLogs(log or self.log, now=self.now, new_id=new_id), ledger=self.ledger,
-            dispatcher=Dispatcher(self.work, Subjects()), wake=wake, subjects=Subjects(), expiry_s=3600, now=self.now,
+            dispatcher=Dispatcher(self.work, Subjects()), wake=wake, subjects=Subjects(), meters=Meters(),
+            expiry_s=3600, now=self.now,
         )  # fmt: skip
 
     async def accepted(self, command: Command) -> Delivery:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer, EachConsumer
@@ -46,7 +47,7 @@ async def serve(
     layout = settings.common.layout
     async with connection_of(NAME, connections) as connection:
         supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             supervisor.start(tasks)
             await supervisor.caught_up()
             yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)

@@ -252,9 +252,12 @@ class _Client(Client):
             writer.transport.abort()
 
     def forget_unsent(self) -> None:
-        """What was not sent before the link broke was reported as failed; it must not be sent later."""
+        """What was not sent before the link broke is reported as failed, at once, and is not sent later."""
         self._pending = []
         self._pending_data_size = 0
+        for answer in tuple(self._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(nats.errors.ConnectionReconnectingError())
 
     async def _connect_to_server(self, s: Any) -> None:
         self.abort()  # of the attempt before, which may have got a socket and no greeting

@@ -25,6 +25,7 @@ from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
@@ -51,7 +52,7 @@ async def serve(settings: CommandGatewaySettings, connections: Connections | Non
     authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     async with connection_of(NAME, connections) as connection:
         gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             await gateway.start(tasks)
             yield Running(
                 name=NAME,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer, EachConsumer
@@ -46,7 +47,7 @@ async def serve(
     layout = settings.common.layout
     async with connection_of(NAME, connections) as connection:
         supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             supervisor.start(tasks)
             await supervisor.caught_up()
             yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)
@@ -92,6 +93,7 @@ class _Supervisor:
         self._commands, *self._logs = self._consumers(layout, handler, follower)
         self._mirrors = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
+        self._consuming: list[asyncio.Task[None]] = []
         report(
             meters,
             NAME,
@@ -127,8 +129,7 @@ class _Supervisor:
             tasks.create_task(self._leases.mirror(leases)),
             tasks.create_task(self._timetable.run()),
         ]
-        for consumer in (self._commands, *self._logs):
-            tasks.create_task(consumer.run())
+        self._consuming = [tasks.create_task(consumer.run()) for consumer in (self._commands, *self._logs)]
 
     @property
     def consumers(self) -> "tuple[EachConsumer | BatchConsumer, ...]":
@@ -145,12 +146,17 @@ class _Supervisor:
             raise Retryable("the moments and leases cannot be read; are the buckets provisioned?") from exc
 
     async def stop(self) -> None:
-        """Finish what is in hand; what is not acknowledged comes again."""
+        """Finish what is in hand, within its time; what is not acknowledged comes again."""
         for task in self._tasks:
             task.cancel()
         for consumer in (self._commands, *self._logs):
             consumer.stop()
+        _, late = await asyncio.wait(self._consuming, timeout=self._settings.drain_s)
+        for task in late:
+            task.cancel()
         await self._run_logs.close()
+        await self._publisher.close()
+        await self._direct.close()
 
     async def health(self) -> Health:
         """Ready while the broker answers."""

@@ -56,6 +56,16 @@ async def test_a_rebuild_in_the_middle_of_reading_is_not_noticed() -> None:
     assert await read(history) == list(range(4, 21))
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_reader_at_the_end_does_not_read_everything_again(trusted: bool) -> None:
+    view = a_view()
+    head = await view.head(RUN)
+    assert head is not None
+    view.pages_read = 0
+    assert await History(view, RUN, head.position, trusted=trusted).next(1) == []
+    assert view.pages_read == 1
+
+
 async def test_what_is_whole_is_handed_out_before_the_hole_is_told() -> None:
     view = a_view()
     view.cut(RUN, first_sequence=10)

@@ -47,7 +47,7 @@ class BatchConsumer(DurableConsumer):
     comes thick is handled together, which is what a transaction wants.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a service names what it needs
         self,
         connection: Connection,
         spec: ConsumerSpec,

@@ -62,6 +62,7 @@ class MemoryLane:
         self.lose_answers: deque[str] = deque()
         self.refuse_next: deque[str] = deque()
         self.cut_after: deque[int] = deque()
+        self.refuse_for_good: dict[str, str] = {}
         self.unreachable = False
         self.calls: list[tuple[str, str]] = []
         self.watches: list[WatchRequest] = []
@@ -75,6 +76,8 @@ class MemoryLane:
         self.calls.append((verb, run_id))
         if self.unreachable:
             raise Unreachable("no route", sent=False)
+        if verb in self.refuse_for_good:
+            raise refusal(self.refuse_for_good[verb], status=403)
         if self.refuse_next and self.refuse_next[0] == verb:
             self.refuse_next.popleft()
             raise refusal("overloaded", status=503, retryable=True)
@@ -142,6 +145,7 @@ class MemoryLane:
             lease_epoch=run.life.lease_epoch + 1, worker_id=worker_id, attempt=run.life.attempt + 1
         )
         await self.write(run, [lifecycle.draft(leased)])
+        self._leave("take_lease")
         return Lease(lease_epoch=run.life.lease_epoch, expires_at=AT)
 
     def _check_lease(self, run_id: str, lease_epoch: int) -> MemoryRun:
@@ -238,7 +242,9 @@ class MemoryLane:
     def _decide(self, life: RunLifecycle, type_: str, body: dict[str, Any], command_id: str) -> list[FactDraft]:
         match type_:
             case "run.cancel":
-                fact: events.Payload = events.RunCancelRequested(deadline_at=self.cancel_deadline_at, reason=body.get("reason"))
+                fact: events.Payload = events.RunCancelRequested(
+                    deadline_at=self.cancel_deadline_at, reason=body.get("reason")
+                )
             case "run.pause":
                 fact = events.RunPauseRequested()
             case "run.resume":

@@ -8,6 +8,9 @@ import click
 
 from runlane.cli.failures import failure_of
 
+INTERRUPTED = 130
+"""What a shell expects of a program that Ctrl-C ended."""
+
 
 class Verb(NamedTuple):
     """One subcommand: where it is (`module:attribute`), under which heading, and its line in the help."""
@@ -55,6 +58,8 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except Exception as exc:
             failure = failure_of(exc)
             if failure is None:

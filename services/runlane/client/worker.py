@@ -105,13 +105,18 @@ class Worker:
         self._now = now
         self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._refused: RequestRefused | None = None
 
     def stop(self) -> None:
         """Take no new run; `run` returns when the running ones are done or given back."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Work until `stop` is called or this task is cancelled."""
+        """Work until `stop` is called or this task is cancelled.
+
+        Raises:
+            RequestRefused: the pool may not be worked for; runs that were going on have finished.
+        """
         async with asyncio.TaskGroup() as tasks:
             backoff = Backoff(CLAIM_RETRY)
             while not self._stopping.is_set():
@@ -124,6 +129,8 @@ class Worker:
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             await self._drain()
+        if self._refused is not None:
+            raise self._refused
 
     async def _drain(self) -> None:
         if not self._running:
@@ -157,7 +164,9 @@ class Worker:
 
     async def _back_off(self, exc: Unreachable | RequestRefused, backoff: Backoff) -> None:
         if isinstance(exc, RequestRefused) and not exc.retryable:
-            raise exc
+            self._refused = exc  # asking again is of no use; what runs may finish
+            self.stop()
+            return
         after_s = exc.retry_after_s if isinstance(exc, RequestRefused) else None
         delay_s = backoff.next_delay_s(now_s=asyncio.get_running_loop().time(), at_least_s=after_s)
         with suppress(TimeoutError):
@@ -167,8 +176,11 @@ class Worker:
     async def _hold_slot(self, claim: Claim) -> None:
         try:
             await self._execute(claim)
-        except (RunlaneError, TimeoutError) as exc:
+        except RunlaneError as exc:
             _log.warning("gave up run %s: %s", claim.run_id, exc)
+        except Exception as exc:  # noqa: BLE001 - one run's trouble ends that run; the worker goes on
+            _log.error("gave up run %s: %s", claim.run_id, type(exc).__name__)
+            _log.debug("its traceback", exc_info=exc)
         finally:
             self.executed += 1
             self._slots.release()

@@ -149,12 +149,7 @@ class RunWriter:
 
     async def __aenter__(self) -> Self:
         if not self._has_lease:
-            asked_at_s = self._clock()
-            lease = await self._persist(
-                lambda: self._transport.take_lease(self.run_id, worker_id=self.worker_id, ttl_s=self._ttl_s)
-            )
-            self.lease_epoch, self._has_lease = lease.lease_epoch, True
-            self._lease.confirmed(asked_at_s)
+            await self._take_lease()
         elif self._lease.ok:
             # The answer that gave the lease may have been long on its way; ask when this one holds.
             asked_at_s = self._clock()
@@ -170,6 +165,27 @@ class RunWriter:
         if self._state_started:
             await self.append(events.RunStarted())
         return self
+
+    async def _take_lease(self) -> None:
+        answer_was_lost = False
+
+        async def take() -> None:
+            nonlocal answer_was_lost
+            asked_at_s = self._clock()
+            try:
+                lease = await self._transport.take_lease(self.run_id, worker_id=self.worker_id, ttl_s=self._ttl_s)
+            except Unreachable as exc:
+                answer_was_lost = answer_was_lost or exc.sent
+                raise
+            except RequestRefused as refused:
+                if refused.code == "lease_held" and answer_was_lost:
+                    # It may be our own: a name proves nothing, so it has to run out first.
+                    raise Unreachable("an earlier request may have taken the lease") from refused
+                raise
+            self.lease_epoch, self._has_lease = lease.lease_epoch, True
+            self._lease.confirmed(asked_at_s)
+
+        await self._persist(take)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None

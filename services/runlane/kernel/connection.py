@@ -229,7 +229,7 @@ def as_kernel_error(exc: Exception, what: str) -> KernelError:
 
 
 class _Client(Client):
-    """nats-py's client, with three holes closed."""
+    """nats-py's client, with four holes closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,6 +245,10 @@ class _Client(Client):
         """What was not sent before the link broke was reported as failed; it must not be sent later."""
         self._pending = []
         self._pending_data_size = 0
+
+    async def _connect_to_server(self, s: Any) -> None:
+        self.abort()  # of the attempt before, which may have got a socket and no greeting
+        await super()._connect_to_server(s)
 
     async def _process_op_err(self, e: Exception) -> None:
         if not (self.is_closed or self.is_reconnecting):

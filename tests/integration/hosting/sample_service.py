@@ -51,6 +51,8 @@ async def serve(connections=None):
             listen=HttpAddress("127.0.0.1", int(os.environ["SAMPLE_PORT"])),
             drain=drain,
         )
+        if os.environ.get("HANG"):
+            await asyncio.sleep(600)
 
 
 if __name__ == "__main__":

@@ -91,6 +91,16 @@ async def test_open_streams_end_before_it_stops(server):
         assert await child.wait() == 0
 
 
+async def test_one_that_does_not_end_is_ended_at_its_deadline(server):
+    async with process(server, HANG="1", RUNLANE_DRAIN_DEADLINE_S="0.5") as (child, url, _health, http):
+        await eventually(lambda: answers(http, url))
+        began = time.monotonic()
+        child.send_signal(signal.SIGTERM)
+        await child.communicate()
+        assert child.returncode == 1
+        assert time.monotonic() - began < 5.0
+
+
 async def test_a_service_that_fails_takes_its_process_with_it(server):
     async with process(server, STUMBLE="1") as (child, _url, _health, _http):
         _, said = await child.communicate()

@@ -32,7 +32,7 @@ async def test_an_empty_server_gets_everything_and_the_second_time_nothing(conne
     assert {change.kind for change in first.changes} == {"created"}
     began = time.perf_counter()
     again = await provision(connection, SMALL, now=utc_now, pools=[("demo", "default")])
-    assert time.perf_counter() - began < 0.3
+    assert time.perf_counter() - began < 1.0
     assert (again.changes, again.unchanged) == ((), EVERYTHING + 1)
 
 

@@ -95,7 +95,10 @@ async def test_a_lost_link_fails_what_is_under_way_and_nothing_unsent_is_written
     async with WindowedPublisher(connection) as publisher:
         await publisher.publish("s.a", b"")
         server.pause()
-        futures = [await publisher.send("s.a", b"x" * 1000, timeout_s=60) for _ in range(100)]
+        for _ in range(6):  # more than the sockets hold, so that what follows stays with the client
+            await connection.nc.publish("elsewhere", bytes(1_000_000))
+        await asyncio.sleep(0.05)
+        futures = [await publisher.send("s.a", b"x", timeout_s=60) for _ in range(100)]
         server.kill9()
         results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 5)
         assert all(isinstance(result, Retryable) for result in results)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from runlane.client import RunActions, RunContext, RunWriter, Worker
+from runlane.client import RequestRefused, RunActions, RunContext, RunWriter, Worker
 from runlane.client.transports.ports import NewRun
 from runlane_contracts import events
 from support.eventually import eventually
@@ -380,6 +380,26 @@ async def test_a_worker_that_stops_lets_its_runs_finish_and_gives_back_what_is_l
     assert lane.runs["run_1"].life.status == "completed"
     assert lane.types("run_2")[-1] == "run.lease_lost"
     assert lane.payloads("run_2", "run.lease_lost")[0]["cause"] == "released"
+
+
+async def test_a_pool_that_may_not_be_worked_for_ends_the_worker_after_its_runs():
+    lane = MemoryLane()
+    done = asyncio.Event()
+
+    async def agent(_ctx: RunContext) -> None:
+        await done.wait()
+
+    worker = Worker(lane, agent=agent, claim_wait_s=0.5)
+    async with asyncio.timeout(10):
+        working = asyncio.ensure_future(worker.run())
+        await new_run(lane)
+        await eventually(lambda: "run.started" in lane.types("run_1"))
+        lane.refuse_for_good["claim"] = "forbidden"
+        await eventually(lambda: [verb for verb, _ in lane.calls][-1] == "claim" and worker._refused is not None)
+        done.set()
+        with pytest.raises(RequestRefused, match="forbidden"):
+            await working
+    assert lane.runs["run_1"].life.status == "completed"
 
 
 async def test_a_worker_waits_out_a_server_that_is_gone():

@@ -8,7 +8,7 @@ import pytest
 
 from runlane.client import BackoffPolicy, LeaseLost, RequestRefused, RunCancelled, RunWriter, Unreachable
 from runlane_contracts import events
-from runlane_contracts.lifecycle import draft
+from runlane_contracts.lifecycle import draft, lose_lease
 from support.eventually import eventually
 from support.memory_lane import MemoryLane
 
@@ -29,6 +29,32 @@ async def test_a_run_is_started_leased_written_and_ended():
         "run.created", "run.leased", "run.started", "turn.started", "turn.completed", "run.completed",
     ]  # fmt: skip
     assert not [verb for verb, _ in lane.calls if verb == "release_lease"], "a finished run has no lease to give back"
+
+
+async def test_a_lease_whose_answer_was_lost_is_waited_for_until_it_runs_out():
+    lane = MemoryLane()
+    writer = await started(lane)
+    lane.lose_answers.append("take_lease")
+
+    async def run_out() -> None:
+        await eventually(lambda: lane.runs[writer.run_id].life.owner is not None)
+        await asyncio.sleep(0.1)
+        run = lane.run(writer.run_id)
+        await lane.write(run, lose_lease(run.life, "expired"))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run_out())
+        async with writer as run:
+            assert run.lease_epoch == 2
+            await run.complete()
+
+
+async def test_a_lease_that_another_holds_is_refused_at_once():
+    lane = MemoryLane()
+    writer = await started(lane)
+    await lane.take_over(writer.run_id)
+    with pytest.raises(RequestRefused, match="lease_held"):
+        await writer.__aenter__()
 
 
 async def test_leaving_without_an_end_gives_the_run_back():

@@ -213,7 +213,7 @@ class Layout(Struct, frozen=True, kw_only=True):
                     durable=f"redaction-filter-v1-{index}", stream=self.log_stream_at(index),
                     service="redaction_filter",
                     filter_subjects=tuple(self.subjects.partitions_of("log", index, self.log_streams)),
-                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                    max_ack_pending=4096, ack_policy="all", pinned=True, pin_ttl_s=2.0,
                 )
                 for index in range(self.log_streams)
             ),
@@ -221,7 +221,7 @@ class Layout(Struct, frozen=True, kw_only=True):
                 ConsumerSpec(
                     durable=f"projector-v1-{index}", stream=self.view_stream_at(index), service="projector",
                     filter_subjects=tuple(self.subjects.partitions_of("view", index, self.log_streams)),
-                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                    max_ack_pending=4096, ack_policy="all", pinned=True, pin_ttl_s=2.0,
                 )
                 for index in range(self.log_streams)
             ),
@@ -230,12 +230,12 @@ class Layout(Struct, frozen=True, kw_only=True):
                     durable=f"run-supervisor-log-v1-{index}", stream=self.log_stream_at(index),
                     service="run_supervisor",
                     filter_subjects=tuple(self.subjects.partitions_of("log", index, self.log_streams)),
-                    max_ack_pending=4096, ack_policy="all", pinned=True,
+                    max_ack_pending=4096, ack_policy="all", pinned=True, pin_ttl_s=2.0,
                 )
                 for index in range(self.log_streams)
             ),
             ConsumerSpec(
-                durable="run-supervisor-v1", stream=self.command_stream, service="run_supervisor",
+                durable="run-supervisor-v1", pin_ttl_s=1.0, stream=self.command_stream, service="run_supervisor",
                 filter_subjects=(self.subjects.all_of("cmd"),), max_ack_pending=512, pinned=True,
             ),
         )  # fmt: skip

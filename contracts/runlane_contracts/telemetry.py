@@ -26,6 +26,9 @@ class LogEvent(StrEnum):
     DELIVERY_RETRIED = "delivery.retried"
     DELIVERY_BURIED = "delivery.buried"
     PREVIEWS_DROPPED = "previews.dropped"
+    VIEW_HOLE = "view.hole"
+    VIEW_BROKEN = "view.broken"
+    VIEW_UNREACHABLE = "view.unreachable"
 
 
 class Metric(StrEnum):
@@ -47,6 +50,12 @@ class Metric(StrEnum):
     WATCHED_RUNS = "runlane_watched_runs"
     VIEW_REPAIRS = "runlane_view_repairs_total"
     HISTORY_PAGES = "runlane_history_pages_total"
+    COMMANDS = "runlane_commands_total"
+    LEASES = "runlane_leases"
+    MOMENTS = "runlane_moments"
+    LOOKS = "runlane_moment_looks_total"
+    RECOVERIES = "runlane_recoveries_total"
+    STARTS_REFUSED = "runlane_starts_refused_total"
     READY = "runlane_ready"
     UP = "runlane_up_info"
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runlane.redaction_filter.signals import signal_body
 from runlane_contracts import codec, events, reducer
 from runlane_contracts.commands import COMMANDS, LedgerStatus, decode_command_payload
 from runlane_contracts.cursor import REDUCER_VERSION, CursorForeign, CursorInvalid, CursorKeys, Position, Scope
@@ -30,6 +31,7 @@ def decoder(cls: type) -> Callable[[bytes], Any]:
     ("name", "decode"),
     [
         ("facts.jsonl", codec.decode_fact),
+        ("signals.jsonl", codec.decode_fact),
         ("drafts.jsonl", codec.decode_draft),
         ("commit.json", codec.decode_commit),
         ("commands.jsonl", codec.decode_command),
@@ -99,6 +101,13 @@ def test_a_cursor_of_a_release_opens_and_only_where_it_belongs() -> None:
             keys.open(text, msgspec.structs.replace(scope, run_id="run_other"))
         with pytest.raises(CursorInvalid):
             keys.open(text[:-1] + ("A" if text[-1] != "A" else "B"), scope)
+
+
+def test_a_signal_is_made_again_byte_for_byte_and_has_no_content() -> None:
+    for fact, signal in zip(lines("facts.jsonl"), lines("signals.jsonl"), strict=False):
+        assert signal_body(codec.decode_fact(fact)) == signal
+        assert b"hunter2" not in signal
+        assert b"apples" not in signal
 
 
 def test_an_unknown_field_is_ignored() -> None:

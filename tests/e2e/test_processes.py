@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from runlane.hosting.nats_server import EmbeddedServer
@@ -23,6 +24,7 @@ from support.product import Wire, fact
 
 SERVICES = ("redaction_filter", "projector", "run_supervisor", "command_gateway", "edge_gateway")
 TOKEN = "rlk_demo_0123456789abcdef"
+TOKEN_OTHER = "rlk_other_0123456789abcdef"
 
 
 class Fleet:
@@ -60,8 +62,8 @@ class Fleet:
                         and (await wire.http.get("/v1/commands/cmd_x")).status_code == 404
                     ):
                         return
-                except OSError:
-                    pass
+                except httpx.HTTPError:
+                    pass  # not up yet
                 await asyncio.sleep(0.05)
         raise AssertionError({name: self.said(name) for name in self.processes})
 
@@ -79,7 +81,7 @@ async def fleet(folder: Path) -> AsyncIterator[Fleet]:
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("RUNLANE_")},
             "RUNLANE_NATS_URL": server.url,
-            "RUNLANE_API_KEYS": f"demo:{TOKEN}",
+            "RUNLANE_API_KEYS": f"demo:{TOKEN},other:{TOKEN_OTHER}",
             "RUNLANE_CURSOR_KEYS": f"k1:{secrets.token_hex(16)}",
             "RUNLANE_READ_STORE_URL": f"sqlite:///{folder / 'read.sqlite'}",
             "RUNLANE_EDGE_HTTP_PORT": str(edge),

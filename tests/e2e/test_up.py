@@ -8,6 +8,8 @@ import stat
 import sys
 from pathlib import Path
 
+import httpx
+
 from support.product import fact, product
 
 
@@ -58,7 +60,7 @@ async def _append_until_accepted(wire, run_id: str, epoch: int, turn_id: str) ->
     for _ in range(100):
         try:
             reply = await wire.http.post(f"/v1/runs/{run_id}/events", json={"lease_epoch": epoch, "events": [event]})
-        except OSError:
+        except httpx.HTTPError:
             reply = None
         if reply is not None and reply.status_code == 200:
             wire.written[run_id] = reply.json()["events"][-1]["sequence"]

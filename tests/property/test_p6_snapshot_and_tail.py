@@ -3,18 +3,19 @@
 from copy import deepcopy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from runlane_contracts import reducer
 from runlane_contracts.codec import decode_fact, decode_json, encode
 from runlane_contracts.envelope import Fact
 from runlane_contracts.lifecycle import RunLifecycle
-from support.runs import Story, a_short_run, a_waiting_run, recordings, runs
+from support.recorded import recorded_runs
+from support.runs import Story, a_short_run, a_waiting_run, runs
 
 RUNS = [
     pytest.param(a_short_run().facts, id="a_short_run"),
     pytest.param(a_waiting_run().facts, id="a_waiting_run"),
-    *(pytest.param(facts, id=name) for name, facts in recordings()),
+    *(pytest.param(facts, id=name) for name, facts in recorded_runs().items()),
 ]
 
 
@@ -44,11 +45,17 @@ def test_snapshot_and_tail_equal_a_full_replay_at_every_sequence(facts: list[Fac
     assert_snapshot_and_tail_equal_replay(facts)
 
 
+def test_real_recordings_are_among_them() -> None:
+    assert len(recorded_runs()) >= 5
+
+
+@settings(max_examples=40, deadline=None)  # each example replays from every sequence
 @given(runs())
 def test_p6_holds_for_any_run(story: Story) -> None:
     assert_snapshot_and_tail_equal_replay(story.facts)
 
 
+@settings(deadline=None)
 @given(runs())
 def test_what_was_applied_may_come_again_at_any_time(story: Story) -> None:
     state = reducer.initial_state("acme", "run_1")
@@ -60,6 +67,7 @@ def test_what_was_applied_may_come_again_at_any_time(story: Story) -> None:
         assert state == before
 
 
+@settings(deadline=None)
 @given(runs())
 def test_only_the_item_that_reduce_names_has_changed(story: Story) -> None:
     state = reducer.initial_state("acme", "run_1")
@@ -69,6 +77,7 @@ def test_only_the_item_that_reduce_names_has_changed(story: Story) -> None:
         assert {key for key, item in state["items"].items() if before.get(key) != item} <= {changed}
 
 
+@settings(deadline=None)
 @given(runs(odd=False))
 def test_readers_and_writers_see_the_same_status(story: Story) -> None:
     state = reducer.initial_state("acme", "run_1")

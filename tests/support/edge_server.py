@@ -110,13 +110,13 @@ class Watch:
     async def until(self, *events: str) -> list[Frame]:
         """All frames so far, once one of these events is among them."""
         while not any(frame.event in events for frame in self.frames):
-            await self._more()
+            await self.more()
         return self.frames
 
     async def facts(self, count: int) -> list[Frame]:
         """The fact frames so far, once there are so many."""
         while len(self.of("fact")) < count:
-            await self._more()
+            await self.more()
         return self.of("fact")
 
     async def over(self) -> list[Frame]:
@@ -128,10 +128,11 @@ class Watch:
     async def previews(self, count: int) -> list[Frame]:
         """The preview frames so far, once there are so many."""
         while len(self.of("preview")) < count:
-            await self._more()
+            await self.more()
         return self.of("preview")
 
-    async def _more(self) -> None:
+    async def more(self) -> None:
+        """Wait for more bytes."""
         self.frames += self._parser.feed(await anext(self._bytes))
 
     def of(self, event: str) -> list[Frame]:

@@ -1,4 +1,4 @@
-"""Makes the golden fixtures of the contract: `PYTHONPATH=contracts:tests python -m support.golden [--replace]`.
+"""Makes the golden fixtures: `PYTHONPATH=contracts:services:tests python -m support.golden [--replace]`.
 
 What a release has frozen is never replaced: without `--replace` it only adds files that are not there.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from runlane.redaction_filter.signals import signal_body
 from runlane_contracts import events, lifecycle, reducer
 from runlane_contracts.classification import Classification
 from runlane_contracts.codec import encode
@@ -413,6 +414,7 @@ def files() -> dict[str, bytes]:
     commit = Commit(commit_id="cmt_1", tenant_id="acme", run_id="run_1", first_sequence=1, facts=tuple(some[:3]))
     return {
         "facts.jsonl": _lines(encode(fact) for fact in some),
+        "signals.jsonl": _lines(signal_body(fact) for fact in some[: len(PAYLOADS)]),
         "commit.json": encode(commit) + b"\n",
         "commands.jsonl": _lines(encode(command) for command in commands()),
         "ledger_entries.jsonl": _lines(encode(entry) for entry in ledger_entries()),

@@ -51,9 +51,10 @@ class Bridge:
         if approval_id is None:
             return
         decision = await self._scribe.decision(approval_id)
-        reply, statements = self._dialogue.answer(message, decision)
+        reply = self._dialogue.answer(message, decision)
         async with self._saying:
-            await self._scribe.say(statements)
+            # Facts first: the run must not wait any more when the program goes on.
+            await self._scribe.say(self._dialogue.mapping.feed(reply))
             await self._send([reply])
 
     async def _stop_when_cancelled(self) -> None:

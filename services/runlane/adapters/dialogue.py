@@ -7,7 +7,7 @@ ends it. It holds the mapping of the same program.
 from typing import Any, Protocol
 
 from runlane.adapters import claude, codex
-from runlane.adapters.mapping import Mapping, Message, Statement, foreign_id, resumed
+from runlane.adapters.mapping import Mapping, Message, foreign_id
 from runlane_contracts import events
 
 Approved = frozenset({"approved", "modified"})
@@ -34,8 +34,8 @@ class Dialogue(Protocol):
         """The approval a message asks for, if it does."""
         ...
 
-    def answer(self, message: Message, decision: events.ApprovalResolved) -> tuple[Message, list[Statement]]:
-        """The reply to a question, and what it means for the run."""
+    def answer(self, message: Message, decision: events.ApprovalResolved) -> Message:
+        """The reply to a question. The mapping, fed with it, says what it means for the run."""
         ...
 
     def interrupt(self) -> list[Message]:
@@ -78,7 +78,7 @@ class ClaudeDialogue:
             return claude.approval_id(message["request_id"])
         return None
 
-    def answer(self, message: Message, decision: events.ApprovalResolved) -> tuple[Message, list[Statement]]:
+    def answer(self, message: Message, decision: events.ApprovalResolved) -> Message:
         request = message["request"]
         allowed = decision.decision in Approved
         answer: dict[str, Any]
@@ -88,8 +88,7 @@ class ClaudeDialogue:
         else:
             answer = {"behavior": "deny", "message": decision.reason or f"{decision.decision} by {decision.decided_by}"}
         reply = {"subtype": "success", "request_id": message["request_id"], "response": answer}
-        call_id = foreign_id(request.get("tool_use_id") or message["request_id"])
-        return {"type": "control_response", "response": reply}, resumed(call_id if allowed else None)
+        return {"type": "control_response", "response": reply}
 
     def interrupt(self) -> list[Message]:
         return [{"type": "control_request", "request_id": "rl-stop", "request": {"subtype": "interrupt"}}]
@@ -142,11 +141,9 @@ class CodexDialogue:
             return codex.approval_id(foreign_id(message["params"]["itemId"]), message["id"])
         return None
 
-    def answer(self, message: Message, decision: events.ApprovalResolved) -> tuple[Message, list[Statement]]:
+    def answer(self, message: Message, decision: events.ApprovalResolved) -> Message:
         allowed = decision.decision in Approved
-        reply = {"id": message["id"], "result": {"decision": "accept" if allowed else "decline"}}
-        call_id = foreign_id(message["params"]["itemId"])
-        return reply, resumed(call_id if allowed else None)
+        return {"id": message["id"], "result": {"decision": "accept" if allowed else "decline"}}
 
     def interrupt(self) -> list[Message]:
         if not self._turn_id:

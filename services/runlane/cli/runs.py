@@ -1,11 +1,14 @@
 """`runlane runs`: what runs there are."""
 
+from datetime import datetime
 from typing import Any
 
 import click
 
 from runlane.cli.link import Link, linked
 from runlane.cli.output import emit, printable
+from runlane.kernel.clock import utc_now
+from runlane_contracts.codec import parse_timestamp
 
 COLORS = {
     "running": "green", "waiting": "yellow", "paused": "yellow", "cancelling": "magenta", "lost": "red",
@@ -47,8 +50,9 @@ def _print_table(listed: list[dict[str, Any]]) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "status", "agent", "facts", "started", "updated", "worker"):
-        table.add_column(name, justify="right" if name == "facts" else "left", no_wrap=name in ("run", "status"))
+    for name in ("run", "status", "agent", "facts", "started", "changed", "worker"):
+        table.add_column(name, justify="right" if name == "facts" else "left", no_wrap=name != "worker")
+    now = utc_now()
     for run in listed:
         status = str(run.get("status", ""))
         table.add_row(
@@ -56,12 +60,18 @@ def _print_table(listed: list[dict[str, Any]]) -> None:
             Text(status, style=COLORS.get(status, "")),
             Text(printable(str(run.get("agent") or ""))),
             str(run.get("through_sequence", "")),
-            _moment(run.get("created_at")),
-            _moment(run.get("updated_at")),
+            _ago(run.get("created_at"), now),
+            _ago(run.get("updated_at"), now),
             Text(printable(str(run.get("worker_id") or ""))),
         )
     Console().print(table if listed else "no runs")
 
 
-def _moment(text: str | None) -> str:
-    return (text or "")[:19].replace("T", " ")
+def _ago(moment: str | None, now: datetime) -> str:
+    if not moment:
+        return ""
+    seconds = max(0.0, (now - parse_timestamp(moment)).total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

@@ -114,9 +114,7 @@ class StateDir:
         if not missing:
             return found
         more = {user: secrets.token_urlsafe(24) for user in missing}
-        return self._write_secrets(
-            msgspec.structs.replace(found, broker_passwords={**found.broker_passwords, **more})
-        )
+        return self._write_secrets(msgspec.structs.replace(found, broker_passwords={**found.broker_passwords, **more}))
 
     def announce(self, info: ConnectionInfo) -> None:
         """Let other verbs find this process."""

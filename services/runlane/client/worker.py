@@ -35,7 +35,7 @@ from runlane_contracts.codec import parse_timestamp
 Agent = Callable[[RunContext], Awaitable[Any]]
 """Does the work of one run. What it returns is the run's output."""
 
-CLAIM_WAIT_S = 10.0
+CLAIM_WAIT_S = 5.0
 CLAIM_RETRY = BackoffPolicy(initial_s=0.2, max_s=5.0)
 FIRST_LOOK_WITHIN_S = 30.0
 """A worker that cannot see its own run does not start it."""
@@ -108,7 +108,7 @@ class Worker:
         self._refused: RequestRefused | None = None
 
     def stop(self) -> None:
-        """Take no new run; `run` returns when the running ones are done or given back."""
+        """Take no new run; `run` returns when the running ones are done or given back, and no claim is open."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -140,27 +140,23 @@ class Worker:
             task.cancel()
 
     async def _claim(self, backoff: Backoff) -> Claim | None:
-        asking = asyncio.ensure_future(
-            self._transport.claim(self._pool, worker_id=self.worker_id, ttl_s=self._ttl_s, wait_s=self._claim_wait_s)
-        )
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        # Not cut short by `stop`: the server may be about to give us a run, and nobody else would get it for a while.
         try:
-            await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                asking.cancel()
-            claim = await asking
-            backoff.healthy()
-            return claim
+            claim = await self._transport.claim(
+                self._pool, worker_id=self.worker_id, ttl_s=self._ttl_s, wait_s=self._claim_wait_s
+            )
         except (Unreachable, RequestRefused) as exc:
             await self._back_off(exc, backoff)
             return None
-        except asyncio.CancelledError:
-            if self._stopping.is_set() and asking.cancelled() and not _being_cancelled():
-                return None
-            raise
-        finally:
-            asking.cancel()
-            stopping.cancel()
+        backoff.healthy()
+        if claim is not None and self._stopping.is_set():
+            await self._give_back(claim)
+            return None
+        return claim
+
+    async def _give_back(self, claim: Claim) -> None:
+        with suppress(Unreachable, RequestRefused):  # then it runs out by itself
+            await self._transport.release_lease(claim.run_id, worker_id=self.worker_id, lease_epoch=claim.lease_epoch)
 
     async def _back_off(self, exc: Unreachable | RequestRefused, backoff: Backoff) -> None:
         if isinstance(exc, RequestRefused) and not exc.retryable:
@@ -300,8 +296,3 @@ class Worker:
 def _code_of(exc: Exception) -> str:
     code = getattr(exc, "code", None)
     return code if isinstance(code, str) and code else type(exc).__name__
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

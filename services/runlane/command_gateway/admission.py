@@ -1,6 +1,7 @@
 """Overload refuses new runs before it harms running ones: by name, with a time to come back."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -18,6 +19,7 @@ class Admission:
     def __init__(self, *, quota: Quota, max_starting: int, now: Now) -> None:
         self._quota, self._max_starting, self._now = quota, max_starting, now
         self._starting = 0
+        self.refused: Counter[str] = Counter()
         self.streams_full = False
         """Set by whoever watches the streams: so little room is left that what runs needs it."""
 
@@ -33,18 +35,25 @@ class Admission:
         Raises:
             ProblemError: `overloaded` or `quota_exceeded`; nothing was recorded.
         """
-        if self.streams_full:
-            raise ProblemError(Code.OVERLOADED, "the log is nearly full: no new runs", retry_after_s=10)
-        if self._starting >= self._max_starting:
-            raise ProblemError(Code.OVERLOADED, "too many runs are being started", retry_after_s=1)
-        again_in_s = self._quota.take(tenant_id, 1, now=self._now())
-        if again_in_s > 0:
-            raise ProblemError(Code.QUOTA_EXCEEDED, "runs started per second", retry_after_s=again_in_s)
+        refusal = self._refusal(tenant_id)
+        if refusal is not None:
+            self.refused[refusal.code.value] += 1
+            raise refusal
         self._starting += 1
         try:
             yield
         finally:
             self._starting -= 1
+
+    def _refusal(self, tenant_id: str) -> ProblemError | None:
+        if self.streams_full:
+            return ProblemError(Code.OVERLOADED, "the log is nearly full: no new runs", retry_after_s=10)
+        if self._starting >= self._max_starting:
+            return ProblemError(Code.OVERLOADED, "too many runs are being started", retry_after_s=1)
+        again_in_s = self._quota.take(tenant_id, 1, now=self._now())
+        if again_in_s > 0:
+            return ProblemError(Code.QUOTA_EXCEEDED, "runs started per second", retry_after_s=again_in_s)
+        return None
 
 
 async def watch_fullness(

@@ -13,6 +13,7 @@ from runlane.command_gateway.door import Door
 from runlane.command_gateway.events import EventsDesk
 from runlane.command_gateway.intake import Intake
 from runlane.command_gateway.leases import LeasesDesk
+from runlane.command_gateway.meters import report
 from runlane.command_gateway.outcomes import Outcomes
 from runlane.command_gateway.previews import PreviewsDesk
 from runlane.command_gateway.quota import Quota
@@ -24,6 +25,7 @@ from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
@@ -39,6 +41,8 @@ from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import Layout
 
 NAME = "command_gateway"
+MARKER_TTL_S = 60
+"""A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
 
 @asynccontextmanager
@@ -48,7 +52,7 @@ async def serve(settings: CommandGatewaySettings, connections: Connections | Non
     authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     async with connection_of(NAME, connections) as connection:
         gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             await gateway.start(tasks)
             yield Running(
                 name=NAME,
@@ -97,6 +101,7 @@ class _Gateway:
         self._admission = Admission(quota=starts, max_starting=settings.max_starting, now=utc_now)
         self._previews = PreviewBus(connection.nc.publish, layout.subjects)
         self._fullness: asyncio.Task[None] | None = None
+        report(NAME, self._intake, self._admission, self._previews)
 
     def routes(self) -> list[Route]:
         """Everything that is this service's; whoever forwards to it needs these paths and methods."""
@@ -190,10 +195,14 @@ class _Gateway:
         self._outcomes.wake(message.data)  # type: ignore[attr-defined]
 
     def _bucket(self, name: str) -> Bucket:
-        return Bucket(self._publisher, self._direct, name)
+        return Bucket(self._publisher, self._direct, name, marker_ttl_s=MARKER_TTL_S)
 
 
 def _bounds(layout: Layout) -> Sequence[tuple[str, int]]:
     """The streams that a new run fills, and how many bytes each may hold."""
-    filled = {layout.command_stream, *(layout.log_stream_at(index) for index in range(layout.log_streams))}
+    filled = {
+        layout.command_stream,
+        layout.work_stream,
+        *(layout.log_stream_at(index) for index in range(layout.log_streams)),
+    }
     return [(spec.name, spec.max_bytes) for spec in layout.streams() if spec.name in filled]

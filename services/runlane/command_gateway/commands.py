@@ -4,7 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runlane.command_gateway.door import Caller, Door, idempotency_key, user
+from runlane.command_gateway.door import Caller, Door, idempotency_key, traceparent, user
 from runlane.command_gateway.intake import Intake, Intent
 from runlane.command_gateway.wire import CommandBody, command_view
 from runlane.hosting.authorizer import Right
@@ -66,7 +66,7 @@ class CommandsDesk:
             by=user(caller.principal),
             idempotency_key=idempotency_key(request, body.idempotency_key) or self._intake.new_id("key"),
             meta=body.meta,
-            traceparent=request.headers.get("traceparent"),
+            traceparent=traceparent(request),
         )
 
     def _outcome(self, entry: LedgerEntry) -> Response:

@@ -4,6 +4,7 @@ In this order, and before the body is looked at: what another tenant owns must a
 whatever is sent.
 """
 
+import re
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 MAX_KEY = 200
+_TRACEPARENT = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,12 @@ class Door:
 def user(principal: Principal) -> Actor:
     """The one who asks, as the author of facts."""
     return Actor(kind="user", id=principal.subject)
+
+
+def traceparent(request: Request) -> str | None:
+    """The caller's trace, if it named one in the form of the W3C."""
+    text = request.headers.get("traceparent", "")
+    return text if _TRACEPARENT.fullmatch(text) else None
 
 
 def idempotency_key(request: Request, field: IdempotencyKey | None) -> IdempotencyKey | None:

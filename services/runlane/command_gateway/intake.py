@@ -78,6 +78,7 @@ class Intake:
     ) -> None:
         self._ledger, self._publisher, self._outcomes = ledger, publisher, outcomes
         self._subjects, self._now, self.new_id = subjects, now, new_id
+        self.accepted = 0
 
     async def submit(self, intent: Intent, *, wait_s: float) -> LedgerEntry:
         """Accept a command, durably, and wait up to `wait_s` for its outcome.
@@ -107,6 +108,7 @@ class Intake:
                 encode(_command(intent, entry.accepted_at)),
                 {headers.COMMIT_ID: intent.command_id},
             )
+            self.accepted += 1
         return entry
 
 

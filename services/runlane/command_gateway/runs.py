@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from runlane.command_gateway.admission import Admission
 from runlane.command_gateway.commands import cursor_after, problem_of_rejection
-from runlane.command_gateway.door import Door, idempotency_key, user
+from runlane.command_gateway.door import Door, idempotency_key, traceparent, user
 from runlane.command_gateway.intake import Intake, Intent
 from runlane.command_gateway.wire import StartBody, Started
 from runlane.hosting.authorizer import Principal, Right
@@ -65,7 +65,7 @@ class RunsDesk:
             by=user(principal),
             idempotency_key=key,
             session_id=body.session_id,
-            traceparent=request.headers.get("traceparent"),
+            traceparent=traceparent(request),
         )
 
     def _answer(self, entry: LedgerEntry) -> Response:

@@ -6,7 +6,7 @@ from msgspec import Meta, Raw, Struct
 
 from runlane_contracts.commands import IdempotencyKey, LedgerEntry, LedgerStatus, Rejection
 from runlane_contracts.events import Limits
-from runlane_contracts.ids import AgentName, CommandId, PoolName, RunId, SessionId, Timestamp, WorkerId
+from runlane_contracts.ids import AgentName, CommandId, PoolName, RunId, SessionId, TenantId, Timestamp, WorkerId
 
 MAX_EVENTS = 1_000
 MAX_PREVIEWS = 1_000
@@ -55,6 +55,7 @@ class CommandView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     command_id: CommandId
     idempotency_key: str
     type: str
+    tenant_id: TenantId
     run_id: RunId
     status: LedgerStatus
     accepted_at: Timestamp
@@ -70,6 +71,7 @@ def command_view(entry: LedgerEntry, applied_through: str | None) -> CommandView
         command_id=entry.command_id,
         idempotency_key=entry.idempotency_key,
         type=entry.type,
+        tenant_id=entry.tenant_id,
         run_id=entry.run_id,
         status=entry.status,
         accepted_at=entry.accepted_at,

@@ -143,20 +143,23 @@ class TransportConnection:
 
     async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
         """See `Connection.part`."""
-        if self.lost:
-            return
-        gone = asyncio.Event()
-        self._protocol.listener = lambda: gone.set() if self._protocol.cycle.disconnected else None
-        if chunk is not None:
+        if chunk is not None and not self.lost:
             self._transport.write(chunk.framed + b"0\r\n\r\n")
             self._transport.close()  # after what is buffered, if the client ever takes it
         else:
             self._transport.abort()
         try:
             async with asyncio.timeout(within_s):
-                await gone.wait()
+                await self._closed()
         except TimeoutError:
             self._transport.abort()
+            await self._closed()
+
+    async def _closed(self) -> None:
+        # The server takes a response that is neither complete nor disconnected for a fault of ours.
+        gone = asyncio.Event()
+        self._protocol.listener = lambda: gone.set() if self._protocol.cycle.disconnected else None
+        if not self._protocol.cycle.disconnected:
             await gone.wait()
 
 

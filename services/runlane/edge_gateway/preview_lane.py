@@ -85,6 +85,11 @@ class PreviewLane:
         """The index of the next entry."""
         return self._start + len(self._entries)
 
+    @property
+    def held(self) -> int:
+        """How many entries are held."""
+        return len(self._entries)
+
     def append_batch(self, body: bytes) -> bool:
         """Take in one message of the preview subject; whether there is anything new to show."""
         before = self.end
@@ -222,6 +227,7 @@ class PreviewReader:
         if not lost:
             return []
         gaps = lane.missed(self._index, self._shown)
+        self._shown.update((gap.preview_id, gap.to) for gap in gaps)
         self.dropped += lost
         self._index += lost
         return [struct_frame("preview_gap", gap) for gap in gaps]

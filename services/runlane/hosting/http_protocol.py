@@ -6,6 +6,7 @@ reader, nor for a task that only waits for the disconnect. Applications find the
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -14,6 +15,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 EXTENSION = "runlane.transport"
 WRITE_BUFFER_BYTES = 32 * 1024
 """What may wait in user space per connection before a writer has to wait."""
+UNSENT_BYTES = 64 * 1024
+"""What may wait in the kernel that the client's window does not take. Less is also fresher: what comes next waits
+behind it."""
+_INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
 
 
 class TransportProtocol(HttpToolsProtocol):
@@ -23,8 +28,11 @@ class TransportProtocol(HttpToolsProtocol):
     """Called when there is room to write again, and when the connection is lost. Must be quick and not raise."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Bound what a connection buffers."""
+        """Bound what a connection buffers, here and in the kernel, whose own bound is megabytes."""
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        own = transport.get_extra_info("socket")
+        if own is not None and own.family in _INTERNET and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         super().connection_made(transport)
 
     def on_message_begin(self) -> None:

@@ -126,8 +126,23 @@ async def run(
                 on_ready(process)
 
     app = FastStream(logger=None, lifespan=lifespan, after_startup=[announce])
-    async with _watched(app, connections):
-        await app.run(sleep_time=0.05)
+    try:
+        async with _watched(app, connections):
+            await app.run(sleep_time=0.05)
+    except BaseExceptionGroup as group:
+        # Each service's task group wraps what ended it; who starts us wants the cause.
+        cause = sole_cause(group)
+        if cause is None:
+            raise
+        raise cause from None
+
+
+def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The one exception that a group wraps, however deep; None if it wraps several."""
+    if len(group.exceptions) != 1:
+        return None
+    only = group.exceptions[0]
+    return sole_cause(only) if isinstance(only, BaseExceptionGroup) else only
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -18,6 +19,7 @@ from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
 from runlane.kernel.errors import KernelError, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 
 _log = logging.getLogger("runlane.kernel.connection")
 
@@ -132,8 +134,8 @@ class Connection:
             outcome = self._on_closed()
             if isinstance(outcome, Coroutine):
                 await outcome
-        except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-            _log.exception("the handler of a closed connection failed")
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+            _log.error("the handler of a closed connection failed: %s", trace_of(exc))
 
     async def _error(self, exc: Exception) -> None:
         self.last_error = exc
@@ -228,12 +230,20 @@ def as_kernel_error(exc: Exception, what: str) -> KernelError:
     return Retryable(f"{what}: {exc!r}")
 
 
+_HEADER = re.compile(rb"^[ \t]*([!-9;-~]+)[ \t]*:([^\r\n]*)", re.MULTILINE)
+
+
 class _Client(Client):
-    """nats-py's client, with four holes closed."""
+    """nats-py's client, with four holes closed and headers read faster."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_link_lost: Listener = lambda: None
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """As nats-py does it, which looks at every character of every name in Python: half of a page's cost."""
+        return {name.decode(): value.strip().decode("utf-8", "replace") for name, value in _HEADER.findall(raw)}
 
     def abort(self) -> None:
         """Drop the socket at once. A frozen peer would let a polite close wait for ever for its buffer to drain."""
@@ -242,9 +252,12 @@ class _Client(Client):
             writer.transport.abort()
 
     def forget_unsent(self) -> None:
-        """What was not sent before the link broke was reported as failed; it must not be sent later."""
+        """What was not sent before the link broke is reported as failed, at once, and is not sent later."""
         self._pending = []
         self._pending_data_size = 0
+        for answer in tuple(self._resp_map.values()):
+            if not answer.done():
+                answer.set_exception(nats.errors.ConnectionReconnectingError())
 
     async def _connect_to_server(self, s: Any) -> None:
         self.abort()  # of the attempt before, which may have got a socket and no greeting
@@ -302,5 +315,5 @@ def _add(listeners: list[Listener], listener: Listener) -> Listener:
 def _call(listener: Listener) -> None:
     try:
         listener()
-    except Exception:  # noqa: BLE001 - whatever it is, the client must read on
-        _log.exception("a connection listener failed")
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the client must read on
+        _log.error("a connection listener failed: %s", trace_of(exc))

@@ -137,6 +137,8 @@ class DurableConsumer:
             return ""
         async with self._open(self._pin, self._expires_s()) as session:
             self._session = session
+            if self._stopping.is_set():  # told while there was no session to end
+                session.lose("stopping")
             try:
                 self.stats.is_active = True
                 self.stats.sessions += 1

@@ -14,12 +14,13 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from runlane.kernel.connection import Connection, as_kernel_error
+from runlane.kernel.connection import PENDING_BYTES, Connection, as_kernel_error
 from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.jetstream import error_in, meaning
 
 _SWEEP_S = 0.1
 _HEADER_SLACK = 64 * 1024
+_CALM_BYTES = PENDING_BYTES // 2  # what the client buffers before it makes publishers wait for the socket
 
 
 class PubAck(Struct, frozen=True):
@@ -100,17 +101,24 @@ class WindowedPublisher:
         await self._slots.acquire()
         self._token += 1
         token = str(self._token)
-        future: AckFuture = self._loop.create_future()
+        loop = self._loop
+        future: AckFuture = loop.create_future()
+        nc, size = self._nc, len(data)
         try:
-            check_size(self._connection, subject, data, headers)
-            self._refuse_unless_connected()
-            self._pending[token] = (future, self._loop.time() + timeout_s)
-            await send_now(self._connection, subject, data, self._prefix + token, headers)
+            if self._closed or not nc.is_connected:
+                # A publish while disconnected would be buffered and delivered at some later time.
+                raise Retryable("not connected", retry_after_s=0.2)  # noqa: TRY301 - the slot is given back below
+            self._pending[token] = (future, loop.time() + timeout_s)
+            if size + nc.pending_data_size < _CALM_BYTES and size < nc.max_payload - _HEADER_SLACK:
+                await nc.publish(subject, data, self._prefix + token, headers)
+            else:
+                check_size(self._connection, subject, data, headers)
+                await send_now(self._connection, subject, data, self._prefix + token, headers)
+        except nats.errors.Error as exc:
+            self._take_back(token, future)
+            raise as_kernel_error(exc, subject) from exc
         except BaseException:
-            if self._pending.pop(token, None) is not None or not future.done():
-                self._slots.release()
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # failed while it was being sent: the caller gets this error instead
+            self._take_back(token, future)
             raise
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
@@ -142,19 +150,21 @@ class WindowedPublisher:
     ) -> None:
         await self.close()
 
+    def _take_back(self, token: str, future: AckFuture) -> None:
+        if self._pending.pop(token, None) is not None or not future.done():
+            self._slots.release()
+        if not future.cancel() and not future.cancelled():
+            future.exception()  # failed while it was being sent: the caller gets this error instead
+
     async def _start(self) -> None:
         async with self._starting:
             if self._subscription is None:
-                self._refuse_unless_connected()
+                if self._closed or not self._nc.is_connected:
+                    raise Retryable("not connected", retry_after_s=0.2)
                 try:
                     self._subscription = await self._nc.subscribe(self._prefix + "*", cb=self._on_answer)
                 except nats.errors.Error as exc:
                     raise as_kernel_error(exc, "publisher") from exc
-
-    def _refuse_unless_connected(self) -> None:
-        # A publish while disconnected would be buffered and delivered at some later time.
-        if self._closed or not self._nc.is_connected:
-            raise Retryable("not connected", retry_after_s=0.2)
 
     async def _on_answer(self, message: Msg) -> None:
         entry = self._pending.pop(message.subject[self._prefix_length :], None)

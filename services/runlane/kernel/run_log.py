@@ -21,6 +21,7 @@ import msgspec
 from runlane.kernel.clock import NewId, Now
 from runlane.kernel.errors import Conflict, KernelError, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, EventLog
+from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Actor, Commit, Fact
@@ -167,9 +168,9 @@ class RunLog:
             group.fail(Retryable("shutting down"))
             raise
         except Exception as exc:  # noqa: BLE001 - a fault of ours must not leave the callers waiting
-            _log.exception("a commit failed unexpectedly: %s", self.address.run_id)
+            _log.error("a commit failed unexpectedly: %s: %s", self.address.run_id, trace_of(exc))
             self._stale = True
-            group.fail(Retryable(f"{self.address.run_id}: {exc!r}"))
+            group.fail(Retryable(f"{self.address.run_id}: {type(exc).__name__}"))
 
     def _fail_if_unread(self, exc: KernelError) -> None:
         # Without the state nothing can be decided: who waits is told, rather than each trying in turn.

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import nats.errors
@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from runlane.kernel.connection import Connection, as_kernel_error
+from runlane.kernel.delivery import delivery_of
 from runlane.kernel.direct import DirectReader, StoredMessage
 from runlane.kernel.errors import Retryable, StreamReplaced
 from runlane.kernel.jetstream import API, ApiError, api
@@ -141,32 +142,6 @@ class Tail:
         return config
 
 
-class Delivery(NamedTuple):
-    """What the reply subject of a delivered message says."""
-
-    delivered: int
-    stream_seq: int
-    consumer_seq: int
-    time_ns: int
-    pending: int
-
-
-def delivery_of(reply: str) -> Delivery:
-    """Parse an acknowledgement subject, of either form.
-
-    Raises:
-        ValueError: it is none.
-    """
-    tokens = reply.split(".")
-    # $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>, or with
-    # <domain>.<account hash> after ACK and a random token at the end.
-    first = 4 if len(tokens) == 9 else 6
-    if len(tokens) < 9 or tokens[0] != "$JS":
-        raise ValueError(f"not an acknowledgement subject: {reply!r}")
-    delivered, stream_seq, consumer_seq, time_ns, pending = map(int, tokens[first : first + 5])
-    return Delivery(delivered, stream_seq, consumer_seq, time_ns, pending)
-
-
 class _Created(Struct, frozen=True):
     name: str
     num_pending: int = 0
@@ -276,7 +251,7 @@ class _Pull:
         if self._lost is not None:
             return
         try:
-            delivery = delivery_of(message.reply)
+            delivery = delivery_of(message)
         except ValueError as exc:
             self._lose(str(exc))
             return

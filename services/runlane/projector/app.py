@@ -12,6 +12,7 @@ from msgspec import Struct
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.hosting.telemetry import observe
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer, backoff_s
@@ -54,7 +55,7 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
         projector = _projector(settings, store, views)
         consumers = _consumers(settings, connection, layout, projector)
         _report(projector, consumers)
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             for consumer in consumers:
                 tasks.create_task(consumer.run())
             others = [tasks.create_task(_refill(projector, connection, consumer.spec)) for consumer in consumers]

@@ -1,6 +1,6 @@
 """Every knob of the projector. From `RUNLANE_PROJECTOR_…` variables; what all services share from `RUNLANE_…`."""
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane.hosting.settings import CommonSettings
@@ -10,11 +10,14 @@ from runlane_contracts.streams import MIB
 class ProjectorSettings(BaseSettings):
     """Frozen; checked at start."""
 
-    model_config = SettingsConfigDict(env_prefix="RUNLANE_PROJECTOR_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="RUNLANE_PROJECTOR_", frozen=True, extra="ignore", populate_by_name=True
+    )
 
     common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
     read_store_url: str = Field(
         default="sqlite:///.runlane/read.sqlite",
+        validation_alias=AliasChoices("RUNLANE_PROJECTOR_READ_STORE_URL", "RUNLANE_READ_STORE_URL", "read_store_url"),
         description="Where states are kept: sqlite:///path or postgresql://user:password@host/name.",
     )
     read_store_timeout_s: float = Field(default=10.0, gt=0, le=300, description="How long one transaction may take.")

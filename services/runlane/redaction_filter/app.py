@@ -12,6 +12,7 @@ import msgspec
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.hosting.telemetry import observe
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
@@ -51,7 +52,7 @@ async def serve(settings: RedactionFilterSettings, connections: Connections | No
         service = _Service(settings, connection, direct)
         await service.listen()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with task_group() as tasks:
                 filtering = [tasks.create_task(one.consumer.run()) for one in service.lanes]
                 previewing = tasks.create_task(service.previews.run())
                 await service.wait_for_work(settings.start_wait_s)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer, EachConsumer
@@ -22,6 +23,7 @@ from runlane.kernel.run_log import RunLogs
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.follower import LogFollower
 from runlane.run_supervisor.handler import CommandHandler, is_urgent
+from runlane.run_supervisor.meters import Meters, report
 from runlane.run_supervisor.moment_book import LOOK, MomentBook
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane.run_supervisor.timetable import Fire, Timetable
@@ -29,6 +31,8 @@ from runlane.run_supervisor.watch import LEASE, LeaseWatch, RunWatch
 from runlane_contracts.streams import Layout
 
 NAME = "run_supervisor"
+MARKER_TTL_S = 60
+"""A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
 
 @asynccontextmanager
@@ -43,7 +47,7 @@ async def serve(
     layout = settings.common.layout
     async with connection_of(NAME, connections) as connection:
         supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
-        async with asyncio.TaskGroup() as tasks:
+        async with task_group() as tasks:
             supervisor.start(tasks)
             await supervisor.caught_up()
             yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)
@@ -67,12 +71,13 @@ class _Supervisor:
             max_facts=settings.max_kept_facts,
         )
         dispatcher = Dispatcher(self._publisher, layout.subjects)
+        meters = Meters()
         looks: dict[str, Fire] = {}
         self._timetable = Timetable(looks, now=now, concurrency=settings.timer_concurrency)
         self._book = MomentBook(self._bucket(layout.timer_bucket), self._timetable)
         leases = self._bucket(layout.lease_bucket)
         self._leases = LeaseWatch(leases, LeaseDesk(leases, self._run_logs, now=now), self._timetable)
-        runs = RunWatch(self._run_logs, self._book, dispatcher, now=now)
+        runs = RunWatch(self._run_logs, self._book, dispatcher, meters=meters, now=now)
         looks |= {LOOK: runs.look, LEASE: self._leases.look}
         handler = CommandHandler(
             run_logs=self._run_logs,
@@ -80,6 +85,7 @@ class _Supervisor:
             dispatcher=dispatcher,
             wake=connection.nc.publish,
             subjects=layout.subjects,
+            meters=meters,
             expiry_s=settings.command_expiry_s,
             now=now,
         )
@@ -87,6 +93,14 @@ class _Supervisor:
         self._commands, *self._logs = self._consumers(layout, handler, follower)
         self._mirrors = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
+        self._consuming: list[asyncio.Task[None]] = []
+        report(
+            meters,
+            NAME,
+            leases=self._leases.__len__,
+            moments=self._book.__len__,
+            looks=lambda: (self._timetable.fired, self._timetable.failed),
+        )
 
     def _consumers(
         self, layout: Layout, handler: CommandHandler, follower: LogFollower
@@ -115,8 +129,7 @@ class _Supervisor:
             tasks.create_task(self._leases.mirror(leases)),
             tasks.create_task(self._timetable.run()),
         ]
-        for consumer in (self._commands, *self._logs):
-            tasks.create_task(consumer.run())
+        self._consuming = [tasks.create_task(consumer.run()) for consumer in (self._commands, *self._logs)]
 
     @property
     def consumers(self) -> "tuple[EachConsumer | BatchConsumer, ...]":
@@ -133,12 +146,17 @@ class _Supervisor:
             raise Retryable("the moments and leases cannot be read; are the buckets provisioned?") from exc
 
     async def stop(self) -> None:
-        """Finish what is in hand; what is not acknowledged comes again."""
+        """Finish what is in hand, within its time; what is not acknowledged comes again."""
         for task in self._tasks:
             task.cancel()
         for consumer in (self._commands, *self._logs):
             consumer.stop()
+        _, late = await asyncio.wait(self._consuming, timeout=self._settings.drain_s)
+        for task in late:
+            task.cancel()
         await self._run_logs.close()
+        await self._publisher.close()
+        await self._direct.close()
 
     async def health(self) -> Health:
         """Ready while the broker answers."""
@@ -155,7 +173,7 @@ class _Supervisor:
         )
 
     def _bucket(self, name: str) -> Bucket:
-        return Bucket(self._publisher, self._direct, name)
+        return Bucket(self._publisher, self._direct, name, marker_ttl_s=MARKER_TTL_S)
 
 
 def _of(consumer: EachConsumer | BatchConsumer) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from runlane.kernel.clock import Now
+from runlane.kernel.errors import Retryable
 from runlane.run_supervisor import moments
 from runlane.run_supervisor.moment_book import MomentBook
 from runlane.run_supervisor.moments import Moments
@@ -43,9 +44,12 @@ class LogFollower:
             run, known = relevant(message.data)
             if known:
                 facts.setdefault(run, []).extend(known)
-        async with asyncio.TaskGroup() as tasks:
-            for run, known in facts.items():
-                tasks.create_task(self._take_in(run, known))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for run, known in facts.items():
+                    tasks.create_task(self._take_in(run, known))
+        except* Retryable as away:
+            raise Retryable(str(away.exceptions[0])) from away
         return batch[-1].stream_seq
 
     async def _take_in(self, run: RunAddress, facts: Sequence[Known]) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
+from runlane.hosting.telemetry import span_after
 from runlane.kernel.clock import Now
 from runlane.kernel.delivery import Delivery
 from runlane.kernel.errors import Permanent
@@ -18,12 +19,14 @@ from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.kernel.verdict import DONE, DeadLetter, Verdict
 from runlane.run_supervisor import machine
 from runlane.run_supervisor.dispatch import Dispatcher
+from runlane.run_supervisor.meters import Meters
 from runlane.run_supervisor.recovery import HandOut, recover
 from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
 from runlane_contracts.commands import CancelRun, Command, LedgerEntry, LedgerStatus, Rejection, StartRun
 from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
+from runlane_contracts.telemetry import Attribute, Span
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +45,12 @@ class CommandHandler:
         dispatcher: Dispatcher,
         wake: Wake,
         subjects: Subjects,
+        meters: Meters,
         expiry_s: float,
         now: Now,
     ) -> None:
         self._run_logs, self._ledger, self._dispatcher = run_logs, ledger, dispatcher
-        self._wake, self._subjects, self._now = wake, subjects, now
+        self._wake, self._subjects, self._meters, self._now = wake, subjects, meters, now
         self._expiry = timedelta(seconds=expiry_s)
 
     async def handle(self, delivery: Delivery) -> Verdict:
@@ -58,7 +62,8 @@ class CommandHandler:
         run = RunAddress(command.tenant_id, command.run_id)
         if self._subjects.run_of(delivery.subject) != run:
             return DeadLetter("a command of another run than its subject names")
-        settled = await self.settle(command)
+        with span_after(command.traceparent, Span.COMMAND, _attributes(command)):
+            settled = await self.settle(command)
         await self._wake(self._subjects.outcome(command.tenant_id, command.command_id), encode(settled))
         return DONE
 
@@ -67,7 +72,9 @@ class CommandHandler:
         known = await self._ledger.find(command.tenant_id, command.command_id)
         if known is not None and known.status is not LedgerStatus.ACCEPTED:
             return known
-        return await self._ledger.settle(await self._outcome(command))
+        settled = await self._ledger.settle(await self._outcome(command))
+        self._meters.commands[settled.status.value] += 1
+        return settled
 
     async def _outcome(self, command: Command) -> LedgerEntry:
         run_log = self._run_logs.of(RunAddress(command.tenant_id, command.run_id))
@@ -130,6 +137,10 @@ class CommandHandler:
             log_stream_seq=log_stream_seq,
             rejection=rejection,
         )
+
+
+def _attributes(command: Command) -> dict[str, str | int]:
+    return {Attribute.TENANT_ID.value: command.tenant_id, Attribute.RUN_ID.value: command.run_id}
 
 
 _EXPIRED = Rejection(code=Code.INVALID_STATE.value, detail="it was not applied in time, and has no effect")

@@ -12,6 +12,7 @@ from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.run_supervisor import machine, moments
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.following import follow
+from runlane.run_supervisor.meters import Meters
 from runlane.run_supervisor.moment_book import MomentBook
 from runlane.run_supervisor.recovery import GiveUp, HandOut, Hold, Leave, recover
 from runlane.run_supervisor.timetable import Key, Timetable
@@ -76,8 +77,11 @@ def _on_lost(run: RunLifecycle) -> list[FactDraft]:
 class RunWatch:
     """Everything else that time does to a run."""
 
-    def __init__(self, run_logs: RunLogs, book: MomentBook, dispatcher: Dispatcher, *, now: Now) -> None:
-        self._run_logs, self._book, self._dispatcher, self._now = run_logs, book, dispatcher, now
+    def __init__(
+        self, run_logs: RunLogs, book: MomentBook, dispatcher: Dispatcher, *, meters: Meters, now: Now
+    ) -> None:
+        self._run_logs, self._book, self._dispatcher = run_logs, book, dispatcher
+        self._meters, self._now = meters, now
 
     async def look(self, run: RunAddress) -> datetime | None:
         """Write what is overdue, hand out what nobody drives; when to look next. Raises Retryable."""
@@ -99,10 +103,13 @@ class RunWatch:
         match recover(known):
             case HandOut() as order:
                 await self._dispatcher.hand_out(known, order)
+                self._meters.recoveries["handed_out"] += 1
             case GiveUp():
                 await run_log.transact(_give_up, lease_epoch=0, actor=machine.SYSTEM)
+                self._meters.recoveries["given_up"] += 1
             case Hold():
                 await self._hold(run_log)
+                self._meters.recoveries["held"] += 1
             case Leave():
                 return
 

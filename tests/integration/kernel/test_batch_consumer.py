@@ -288,3 +288,16 @@ async def test_its_user_has_all_the_rights_it_takes(spec):
         consumer.stop()
         await task
         assert connection.permission_violations == 0
+
+
+async def test_a_consumer_that_is_stopped_while_it_becomes_active_stops(server, producer):
+    await publish(producer, 1)
+    consumers = []
+
+    async def on_active():
+        consumers[0].stop()
+
+    async with running(server, Reader(), on_active=on_active) as (consumer, task, _):
+        consumers.append(consumer)
+        async with asyncio.timeout(10):
+            await task

@@ -62,6 +62,23 @@ async def test_listeners_hear_of_a_disconnect_and_of_the_reconnect() -> None:
         await connection.close()
 
 
+async def test_a_request_ends_when_the_link_is_lost_not_at_its_deadline() -> None:
+    """Take the loop over `_resp_map` out of `forget_unsent` and it takes its whole minute."""
+    async with nats_server() as server:
+        connection = await connect(url=server.url, name="t")
+        await connection.nc.subscribe("silent", cb=_say_nothing)
+        asking = asyncio.ensure_future(connection.request("silent", timeout_s=60))
+        await connection.nc.flush()
+        server.kill9()
+        with pytest.raises(Retryable):
+            await asyncio.wait_for(asking, 5)
+        await connection.close()
+
+
+async def _say_nothing(_message: object) -> None:
+    return
+
+
 async def test_an_error_inside_the_clients_read_loop_leads_to_a_reconnect() -> None:
     """Take `_read_loop` out of the client and it stays deaf for ever while it calls itself connected."""
     async with nats_server() as server:

@@ -10,11 +10,12 @@ import pytest
 from runlane.kernel import tail as tail_module
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection, connect
+from runlane.kernel.delivery import delivery_of
 from runlane.kernel.direct import DirectReader, StoredMessage
 from runlane.kernel.errors import KernelError, Retryable, StreamReplaced
 from runlane.kernel.provision import provision
 from runlane.kernel.publisher import WindowedPublisher
-from runlane.kernel.tail import Delivery, Tail, delivery_of
+from runlane.kernel.tail import Tail
 from support.eventually import eventually
 from support.nats import SMALL, NatsServer, nats_server
 
@@ -169,7 +170,7 @@ async def test_a_lost_delivery_is_noticed_and_read_again(
     dropped: list[str] = []
 
     async def drops_one(self: object, message: object) -> None:
-        if not dropped and message.reply.startswith("$JS.ACK") and delivery_of(message.reply).stream_seq == 7:
+        if not dropped and message.reply.startswith("$JS.ACK") and delivery_of(message).stream_seq == 7:
             dropped.append(message.reply)
             return
         await original(self, message)
@@ -316,13 +317,3 @@ async def test_the_second_form_of_acknowledgement_subjects_is_understood() -> No
             await eventually(lambda: len(follower.messages) == 10)
         assert follower.seqs == list(range(1, 11))
         await connection.close()
-
-
-def test_both_forms_of_an_acknowledgement_subject_say_the_same() -> None:
-    expected = Delivery(1, 20, 30, 1_700_000_000_000_000_000, 5)
-    assert delivery_of("$JS.ACK.S.C.1.20.30.1700000000000000000.5") == expected
-    assert delivery_of("$JS.ACK._.HASH.S.C.1.20.30.1700000000000000000.5.rnd") == expected
-    assert delivery_of("$JS.ACK._.HASH.S.C.1.20.30.1700000000000000000.5") == expected
-    for text in ("", "a.b", "$JS.ACK.S.C.1.2.3.4.x"):
-        with pytest.raises(ValueError, match=r"acknowledgement|invalid literal"):
-            delivery_of(text)

@@ -136,3 +136,73 @@ async def test_a_command_waits_for_a_supervisor_and_is_applied_when_one_starts()
         again = await me.http.post("/v1/runs", json={"agent": "a", "dispatch": "external"},
                                    headers={"Prefer": "wait=5", "Idempotency-Key": "k"})  # fmt: skip
         assert (again.status_code, again.json()["sequence"]) == (201, 1)
+
+
+async def test_a_run_that_waits_for_a_person_is_handed_out_once_that_person_has_spoken(side: WriteSide) -> None:
+    me = side.client()
+    run_id = await me.start_run(dispatch="pool")
+    ask = {"worker_id": "w", "ttl_s": 30, "wait_s": 5}
+    epoch = (await me.http.post("/v1/pools/default/claim", json=ask)).json()["lease_epoch"]
+    question = fact("approval.requested", approval_id="a1", description="d", risk="r", version=1, action_digest="d")
+    waiting = fact("run.waiting", on=[{"kind": "approval", "id": "a1"}])
+    await me.append(run_id, epoch, fact("run.started"), question, waiting)
+    held = {"worker_id": "w", "lease_epoch": epoch}
+    assert (await me.http.request("DELETE", f"/v1/runs/{run_id}/lease", json=held)).status_code == 200
+    assert (await me.http.post("/v1/pools/default/claim", json=ask | {"wait_s": 2})).status_code == 204
+    assert (await resolve(me, run_id)).status_code == 200
+    again = await me.http.post("/v1/pools/default/claim", json=ask)
+    assert (again.status_code, again.json()["run_id"], again.json()["attempt"]) == (200, run_id, 2)
+
+
+async def test_a_lost_run_that_may_have_done_harm_is_not_handed_out_by_itself(side: WriteSide) -> None:
+    me = side.client()
+    run_id = await me.start_run(dispatch="pool")
+    ask = {"worker_id": "w", "ttl_s": 0.5, "wait_s": 5}
+    epoch = (await me.http.post("/v1/pools/default/claim", json=ask)).json()["lease_epoch"]
+    call = fact("tool.requested", tool_call_id="c1", name="pay", arguments={}, side_effect="unsafe")
+    await me.append(run_id, epoch, fact("run.started"), call, fact("tool.running", tool_call_id="c1"))
+    await eventually(lambda: has(side, run_id, "tool.outcome_unknown"))
+    assert (await me.http.post("/v1/pools/default/claim", json=ask | {"wait_s": 2})).status_code == 204
+    settle = {"tool_call_id": "c1", "outcome": "not_executed", "note": "looked it up"}
+    assert (await me.command(run_id, "tool.reconcile", settle)).status_code == 200
+    problem(await me.command(run_id, "tool.reconcile", settle), 409, "already_resolved")
+    assert await me.lease(run_id, "w_that_knows") == epoch + 1
+
+
+async def test_of_many_workers_that_ask_at_once_one_gets_the_run(side: WriteSide) -> None:
+    me = side.client()
+    asking = [
+        asyncio.create_task(
+            me.http.post("/v1/pools/default/claim", json={"worker_id": f"w{n}", "ttl_s": 30, "wait_s": 2})
+        )
+        for n in range(6)
+    ]
+    runs = {await me.start_run(dispatch="pool") for _ in range(3)}
+    replies = await asyncio.gather(*asking)
+    got = [reply.json()["run_id"] for reply in replies if reply.status_code == 200]
+    assert sorted(got) == sorted(runs)
+    assert sorted(reply.status_code for reply in replies) == [200] * 3 + [204] * 3
+
+
+async def test_work_of_runs_that_ended_is_passed_over(side: WriteSide) -> None:
+    me = side.client()
+    over = [await me.start_run(dispatch="pool") for _ in range(5)]
+    for run_id in over:
+        assert (await me.command(run_id, "run.cancel")).status_code == 200
+    alive = await me.start_run(dispatch="pool")
+    ask = {"worker_id": "w", "ttl_s": 30, "wait_s": 1}
+    assert (await me.http.post("/v1/pools/default/claim", json=ask)).json()["run_id"] == alive
+    assert (await me.http.post("/v1/pools/default/claim", json=ask | {"wait_s": 0})).status_code == 204
+
+
+async def test_pausing_a_lost_run_holds_it_and_resuming_lets_it_go_on(side: WriteSide) -> None:
+    me = side.client()
+    run_id = await me.start_run()
+    epoch = await me.lease(run_id)
+    await me.append(run_id, epoch, fact("run.started"), fact("run.paused"))
+    held = {"worker_id": "w1", "lease_epoch": epoch}
+    assert (await me.http.request("DELETE", f"/v1/runs/{run_id}/lease", json=held)).status_code == 200
+    assert (await me.command(run_id, "run.resume")).status_code == 200
+    epoch = await me.lease(run_id)
+    await me.append(run_id, epoch, fact("run.completed"))
+    assert (await side.types(run_id))[-4:] == ["run.lease_lost", "run.resumed", "run.leased", "run.completed"]

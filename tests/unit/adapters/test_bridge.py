@@ -30,6 +30,7 @@ for line in sys.stdin:
         say({"type": "control_request", "request_id": "q1", "request": ask})
     elif m["type"] == "control_response":
         answer = m["response"]["response"]
+        say(m)  # the program repeats what it was answered
         if answer["behavior"] == "allow":
             done = {"type": "tool_result", "tool_use_id": "t1", "content": answer["updatedInput"]["command"]}
             say({"type": "user", "message": {"content": [done]}})
@@ -113,6 +114,7 @@ async def test_the_program_gets_the_decision_that_is_in_the_log(
     await driving
     tools = [f for f in run.log if f.type in {"tool.completed", "tool.cancelled"}]
     assert [f.type for f in tools] == [last_tool[0]]
+    assert [f.type for f in run.log].count("run.resumed") == 1
     if last_tool[1] is not None:
         assert msgspec.json.decode(tools[0].payload)["result"] == last_tool[1]
     assert run.run.status == "completed"

@@ -402,6 +402,19 @@ async def test_a_pool_that_may_not_be_worked_for_ends_the_worker_after_its_runs(
     assert lane.runs["run_1"].life.status == "completed"
 
 
+async def test_a_run_that_comes_while_the_worker_stops_is_given_back():
+    lane = MemoryLane()
+
+    async def agent(_ctx: RunContext) -> None:
+        return None
+
+    async with working(lane, agent) as worker:
+        await eventually(lambda: ("claim", "default") in lane.calls)
+        worker.stop()
+        await new_run(lane)
+    assert lane.types("run_1") == ["run.created", "run.leased", "run.lease_lost"]
+
+
 async def test_a_worker_waits_out_a_server_that_is_gone():
     lane = MemoryLane()
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from runlane_contracts.canonical import action_digest, canonical_json, ecmascript_number
 
@@ -34,6 +34,7 @@ def test_numbers_are_spelled_as_a_browser_spells_them(value: float, text: str) -
     assert ecmascript_number(value) == text
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_spelled_number_is_the_same_number(value: float) -> None:
     assert float(ecmascript_number(value)) == value

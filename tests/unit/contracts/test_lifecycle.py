@@ -223,3 +223,34 @@ def test_a_command_is_known_by_what_it_caused() -> None:
 
 def test_a_finished_short_run_leaves_nothing_open() -> None:
     assert a_short_run().run.open_items == {}
+
+
+def an_ask(version: int = 1, approval_id: str = "a1") -> events.ApprovalRequested:
+    return events.ApprovalRequested(
+        approval_id=approval_id, description="d", risk="low", version=version, action_digest="d"
+    )
+
+
+def test_a_question_is_asked_once_and_revised_version_by_version() -> None:
+    run = owned().then(an_ask(2)).run
+    assert admit(run, an_ask(3))
+    assert admit(run, an_ask(1, "a2"), an_ask(2, "a2"))
+    for again in ((an_ask(2),), (an_ask(1),), (an_ask(1, "a2"), an_ask(1, "a2"))):
+        with pytest.raises(Refused) as caught:
+            admit(run, *again)
+        assert (caught.value.code, caught.value.index) == (Code.VERSION_CONFLICT, len(again) - 1)
+    decided = events.ApprovalResolved(approval_id="a1", decision="rejected", decided_by="u", version=2)
+    with pytest.raises(Refused) as caught:
+        admit(owned().then(an_ask(2), decided).run, events.TurnStarted(turn_id="t"), an_ask(3))
+    assert (caught.value.code, caught.value.index) == (Code.ALREADY_RESOLVED, 1)
+
+
+@pytest.mark.parametrize(
+    "end", [events.InputProvided(input_id="i", by="u", value=1), events.InputCancelled(input_id="i")]
+)
+def test_an_answered_question_is_not_asked_again(end: events.Payload) -> None:
+    asked = events.InputRequested(input_id="i", prompt="p")
+    assert admit(owned().then(asked).run, asked), "it may be put differently while it waits"
+    with pytest.raises(Refused) as caught:
+        admit(owned().then(asked, end).run, asked)
+    assert caught.value.code == Code.ALREADY_RESOLVED

@@ -9,6 +9,7 @@ import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -89,11 +90,18 @@ class NatsTransport:
         layout: Layout | None = None,
         name: str = "runlane-worker",
     ) -> AsyncIterator[Self]:
-        """Connect as a worker of the platform. Raises Unreachable, RequestRefused."""
+        """Connect as a worker of the platform; user and password may also stand in the URL.
+
+        Raises:
+            Unreachable: no broker answers.
+            ContractViolation: it knows neither user nor password.
+        """
+        user = user or urlsplit(url.partition(",")[0]).username
+        # A user listens to its own inboxes only.
         prefix = inbox_prefix(user) if user else None
         async with AsyncExitStack() as stack:
             connection = await _translated(
-                connect(url=url, user=user, password=password, name=name, inbox_prefix=prefix)
+                connect(url=url, user=user if password else None, password=password, name=name, inbox_prefix=prefix)
             )
             stack.push_async_callback(connection.close)
             transport = cls(connection, tenant_id, layout=layout, actor_id=user or WORKER)

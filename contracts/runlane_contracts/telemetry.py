@@ -26,6 +26,9 @@ class LogEvent(StrEnum):
     DELIVERY_RETRIED = "delivery.retried"
     DELIVERY_BURIED = "delivery.buried"
     PREVIEWS_DROPPED = "previews.dropped"
+    VIEW_HOLE = "view.hole"
+    VIEW_BROKEN = "view.broken"
+    VIEW_UNREACHABLE = "view.unreachable"
 
 
 class Metric(StrEnum):

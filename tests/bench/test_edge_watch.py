@@ -113,11 +113,12 @@ async def observing(edge: EdgeProcess, run_id: str, on_live: Any) -> Any:
 async def measure_resume(edge: EdgeProcess, size: int) -> dict[str, Any]:
     run_id = f"run_long_{size}"
     await put_all(edge, a_story(run_id, LONG), size)
-    cpu = edge.cpu_s
+    cpu, broker_cpu = edge.cpu_s, edge.broker_cpu_s
     took = [await read_all(edge, run_id) for _ in range(3)]
     return {
         "facts": LONG, "facts_per_commit": size, "best_s": round(min(took), 3),
         "facts_per_s": round(LONG / min(took)), "gateway_cpu_s": round((edge.cpu_s - cpu) / 3, 2),
+        "broker_cpu_s": round((edge.broker_cpu_s - broker_cpu) / 3, 2),
     }  # fmt: skip
 
 

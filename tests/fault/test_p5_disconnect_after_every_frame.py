@@ -38,10 +38,12 @@ def wire(facts: list[Fact]) -> list[Any]:
     return [decode_json(encode(fact)) for fact in facts]
 
 
-async def visit(edge: EdgeServer, frames: int | None, last_event_id: str | None, start: str) -> tuple[int, list[Frame]]:
+async def visit(
+    edge: EdgeServer, frames: int | None, last_event_id: str | None, start: str, min_sequence: int = 0
+) -> tuple[int, list[Frame]]:
     """The first so many frames of a watch, then the connection is gone; all of them with None."""
     params = {} if last_event_id else {"from_": start}
-    async with edge.watch("run_1", last_event_id=last_event_id, **params) as watch:
+    async with edge.watch("run_1", last_event_id=last_event_id, min_sequence=min_sequence, **params) as watch:
         if watch.status != 200:
             return watch.status, []
         if frames is None:
@@ -109,7 +111,7 @@ async def test_snapshot_and_what_follows_it_are_the_whole_state_at_every_cut(tmp
     async with edge_server(tmp_path) as edge:
         for fact in story.facts:
             await edge.commit([fact])
-            _, seen = await visit(edge, 2, None, "snapshot")
+            _, seen = await visit(edge, 2, None, "snapshot", fact.sequence)
             assert [frame.event for frame in seen] == ["hello", "snapshot"]
             assert seen[1].data["through_sequence"] == fact.sequence
             status, rest = await visit(edge, 2, seen[1].id, "start")

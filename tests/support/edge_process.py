@@ -44,8 +44,12 @@ class EdgeProcess:
     @property
     def cpu_s(self) -> float:
         """What the gateway's process has used."""
-        used = psutil.Process(self.pid).cpu_times()
-        return float(used.user + used.system)
+        return _cpu_s(self.pid)
+
+    @property
+    def broker_cpu_s(self) -> float:
+        """What the broker's process has used."""
+        return _cpu_s(self.server.pid or 0)
 
     async def watch(self, run_id: str, on_data: Callable[[bytes], None], query: str = "from=start") -> "RawWatch":
         """Open a watch on a bare socket."""
@@ -130,6 +134,11 @@ async def edge_process(directory: Path, *, layout: Layout, **environment: str) -
                 process.terminate()
                 await process.wait()
             await filter_.close()
+
+
+def _cpu_s(pid: int) -> float:
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
 
 
 async def _ready(port: int) -> None:

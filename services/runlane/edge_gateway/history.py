@@ -23,6 +23,8 @@ class History:
         self._start = StreamStart(after.epoch, after.stream_seq) if after.stream_seq > 0 else BEGINNING
         self._proven = self._start == BEGINNING
         self.sequence = after.sequence
+        self.exhausted = False
+        """Whether the last page was the last one, when it was read."""
 
     async def next(self, max_bytes: int) -> list[ViewCommit]:
         """The next commits with facts after `sequence`; empty when the view has no more just now.
@@ -33,6 +35,7 @@ class History:
         """
         while True:
             page = await self._view.page(self._run, start=self._start, max_bytes=max_bytes)
+            self.exhausted = page.exhausted
             found = [commit for commit in page.commits if commit.last_sequence > self.sequence]
             if not found and not page.exhausted:
                 self._begin_after(page.commits[-1])

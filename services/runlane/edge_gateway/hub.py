@@ -20,12 +20,13 @@ from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.preview_lane import PreviewLane
 from runlane.edge_gateway.resume import Head
-from runlane.edge_gateway.ring import CommitRing, RingEntry
+from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import EncodedSnapshot, RunStates, RunStatus, encoded_snapshot
 from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.telemetry import LogEvent
 
 T = TypeVar("T")
 
@@ -162,6 +163,7 @@ class RunHub:
             position = entry.position
             if size >= self._owner.limits.burst_bytes:
                 break
+        self._account()
         frames = b"".join(parts)
         return Burst(Chunk(frames), frames.count(FACT_EVENT), position)
 
@@ -256,6 +258,9 @@ class RunHub:
             if fact.preview_id is not None and self.previews is not None:
                 self.previews.retire(fact.preview_id)
         self._account()
+        if self._owner.ring_bytes > self._owner.limits.total_ring_bytes:
+            self._ring.shrink_to(self._owner.limits.burst_bytes)
+            self._account()
         self._bursts.clear()
         moved, self._moved = self._moved, []
         for waiting in moved:
@@ -266,10 +271,6 @@ class RunHub:
     def _account(self) -> None:
         self._owner.ring_bytes += self._ring.size_bytes - self._counted_bytes
         self._counted_bytes = self._ring.size_bytes
-        if self._owner.ring_bytes > self._owner.limits.total_ring_bytes:
-            self._ring.shrink_to(self._owner.limits.burst_bytes)
-            self._owner.ring_bytes += self._ring.size_bytes - self._counted_bytes
-            self._counted_bytes = self._ring.size_bytes
 
     def _on_previews(self, body: bytes) -> None:
         if self.previews is not None and not self.terminal and self.previews.append_batch(body):
@@ -303,7 +304,7 @@ class RunHub:
                 try:
                     moved = await self._read_on()
                 except (Retryable, TimeoutError) as exc:
-                    _log.warning("repair of %s: %r", self.run.run_id, exc)
+                    _log.warning("a repair waits: %r", exc, extra=_extra(self.run, LogEvent.VIEW_UNREACHABLE))
                     moved = False
                 # A replica that answers may be a moment behind the one that told us.
                 attempt = 0 if moved else attempt + 1
@@ -311,10 +312,10 @@ class RunHub:
                     await asyncio.sleep(min(0.02 * 2**attempt, 2.0))
         except Hole as exc:
             self._owner.meters.holes += 1
-            _log.error("%s", exc)
+            _log.error("%s", exc, extra=_extra(self.run, LogEvent.VIEW_HOLE))
             self._break()
-        except KernelError:
-            _log.exception("%s cannot be repaired", self.run.run_id)
+        except Exception:  # noqa: BLE001 - whatever it is, other runs go on
+            _log.exception("a run cannot be followed", extra=_extra(self.run, LogEvent.VIEW_BROKEN))
             self._break()
         finally:
             self._repairing = False
@@ -386,7 +387,7 @@ class Hubs:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside that nobody asks about. Raises Retryable when the hubs are closed."""
-        self.start(work).set_name("hub work")
+        self.start(_guarded(work)).set_name("hub work")
 
     @asynccontextmanager
     async def use(self, run: RunAddress) -> AsyncIterator[RunHub]:
@@ -466,7 +467,7 @@ class Hubs:
             try:
                 await self._sweep()
             except KernelError as exc:
-                _log.warning("sweep: %s", exc)
+                _log.warning("the sweep waits: %s", exc, extra={"event": LogEvent.VIEW_UNREACHABLE})
 
     async def _sweep(self) -> None:
         known = {run: hub.head for run, hub in self._hubs.items() if not hub.terminal}
@@ -479,4 +480,16 @@ class Hubs:
                 hub.want(sequence)
 
 
-__all__ = ["Burst", "HubLimits", "Hubs", "Listener", "RingEntry", "RunAbsent", "RunHub", "TooManyRuns"]
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+    """One failure must not end the group, and with it every watch."""
+    try:
+        await work
+    except Exception:  # noqa: BLE001
+        _log.exception("work beside failed", extra={"event": LogEvent.SERVICE_FAILED})
+
+
+def _extra(run: RunAddress, event: LogEvent) -> dict[str, str]:
+    return {"event": event, "tenant_id": run.tenant_id, "run_id": run.run_id}
+
+
+__all__ = ["Burst", "HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]

@@ -68,6 +68,11 @@ def integer(params: Params, name: str, *, default: int, minimum: int = 0, maximu
     return value
 
 
+def limit_param(params: Params, *, default: int, maximum: int) -> int:
+    """How many at most; more than the maximum is the maximum. Raises ProblemError 400."""
+    return min(integer(params, "limit", default=default, minimum=1), maximum)
+
+
 def choice(params: Params, name: str, allowed: Iterable[str]) -> str | None:
     """One of some words, or None. Raises ProblemError 400."""
     text = params.get(name) or None

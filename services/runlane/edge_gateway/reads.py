@@ -10,7 +10,7 @@ from starlette.routing import Route
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.presence import Presence
-from runlane.edge_gateway.queries import Params, choice, integer, opened_cursor, query_params, types_param
+from runlane.edge_gateway.queries import Params, choice, integer, limit_param, opened_cursor, query_params, types_param
 from runlane.edge_gateway.run_state import Folded, RunStates, encoded_snapshot
 from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.edge_gateway.view import View, ViewCommit
@@ -93,7 +93,8 @@ class Reads:
         try:
             rows, token = await self._lists.list_runs(
                 principal.tenant_id, status=status, agent=params.get("agent") or None,
-                session_id=params.get("session_id") or None, limit=_limit(params, _LISTED, _MAX_LISTED),
+                session_id=params.get("session_id") or None,
+                limit=limit_param(params, default=_LISTED, maximum=_MAX_LISTED),
                 page_token=params.get("page_token") or None,
             )  # fmt: skip
         except PageTokenInvalid as exc:
@@ -107,7 +108,7 @@ class Reads:
         status = choice(params, "status", _APPROVAL_STATUSES) or "waiting"
         try:
             rows, token = await self._lists.list_approvals(
-                principal.tenant_id, status=status, limit=_limit(params, _LISTED, _MAX_LISTED),
+                principal.tenant_id, status=status, limit=limit_param(params, default=_LISTED, maximum=_MAX_LISTED),
                 page_token=params.get("page_token") or None,
             )  # fmt: skip
         except PageTokenInvalid as exc:
@@ -138,7 +139,7 @@ class Reads:
         """`GET /v1/runs/{run_id}/events`."""
         run, params = await self._run(request)
         encoder = FactFrames(self._keys, run, types_param(params))
-        limit = _limit(params, PAGE_FACTS, MAX_PAGE_FACTS)
+        limit = limit_param(params, default=PAGE_FACTS, maximum=MAX_PAGE_FACTS)
         min_sequence = integer(params, "min_sequence", default=0)
         head = await self._presence.head(run, min_sequence=min_sequence)
         after = opened_cursor(encoder, params.get("cursor") or None) or Position(head.epoch, 0, 0)
@@ -245,7 +246,3 @@ def _expired(run: RunAddress, detail: str) -> ProblemError:
 
 def _params(request: Request) -> Params:
     return query_params(request.scope["query_string"])
-
-
-def _limit(params: Params, default: int, maximum: int) -> int:
-    return integer(params, "limit", default=default, minimum=1, maximum=maximum)

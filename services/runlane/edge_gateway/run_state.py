@@ -45,11 +45,19 @@ class FoldedStates(Protocol):
         """The last state that was kept of a run, or None. Raises Retryable."""
         ...
 
+    async def load_run(self, run: RunAddress) -> Folded | None:
+        """The same, of which only `run` and `through_sequence` are needed. Raises Retryable."""
+        ...
+
 
 class NothingFolded:
     """No read store: every state is folded from the first fact on."""
 
     async def load(self, run: RunAddress) -> Folded | None:  # noqa: ARG002
+        """Nothing, always."""
+        return None
+
+    async def load_run(self, run: RunAddress) -> Folded | None:  # noqa: ARG002
         """Nothing, always."""
         return None
 
@@ -83,15 +91,10 @@ class RunStates:
 
         Raises Retryable.
         """
-        try:
-            return RunStatus((await self.at_least(run, sequence)).state)
-        except Hole as hole:
-            return await self._status_after(run, hole.got - 1, sequence)
-
-    async def _status_after(self, run: RunAddress, before: int, through: int) -> "RunStatus":
-        status = RunStatus(initial_state(run.tenant_id, run.run_id))
-        history = History(self._view, run, Position("", 0, before))
-        while history.sequence < through:
+        kept = await self._folded.load_run(run) or _nothing(run)
+        status = RunStatus(kept.state)
+        history = History(self._view, run, kept.position)
+        while history.sequence < sequence:
             try:
                 commits = await history.next(FOLD_PAGE_BYTES)
             except Hole as hole:

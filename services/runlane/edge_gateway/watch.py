@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -31,6 +32,9 @@ from runlane.hosting.http import ProblemError
 from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.problems import Code
 from runlane_contracts.resume import EndReason
+from runlane_contracts.telemetry import LogEvent
+
+_log = logging.getLogger("runlane.edge_gateway.watch")
 
 AHEAD_WAIT_S = 2.0
 _HEADERS = [
@@ -90,7 +94,7 @@ class Watches:
         while True:
             await asyncio.sleep(self._limits.reauthorize_s)
             for watcher, still_allowed in tuple(self._watchers.items()):
-                if not await still_allowed():
+                if not await _holds(still_allowed):
                     watcher.stop(EndReason.UNAUTHORIZED)
 
     async def shut_down(self) -> None:
@@ -124,7 +128,9 @@ class Watches:
             if plan is None:
                 await _answer_nothing_more(send)
                 return
-            watcher = Watcher(hub, plan, limits=self._limits, meters=self._meters, jitter=self._jitter())
+            watcher = Watcher(
+                hub, plan, start=self._hubs.start, limits=self._limits, meters=self._meters, jitter=self._jitter()
+            )
             await self._run(watcher, still_allowed, scope, receive, send)
 
     async def _run(
@@ -190,6 +196,15 @@ class Watches:
         if asked.cursor is None or not isinstance(decision, RunTerminal) or not encoder.types.types:
             return False
         return not await _any_matches(self._hubs, hub, decision.after, encoder.types)
+
+
+async def _holds(still_allowed: StillAllowed) -> bool:
+    """An authorizer that cannot answer revokes nothing: the credentials held before."""
+    try:
+        return await still_allowed()
+    except Exception:  # noqa: BLE001
+        _log.exception("credentials could not be checked again", extra={"event": LogEvent.SERVICE_FAILED})
+        return True
 
 
 async def _any_matches(hubs: Hubs, hub: RunHub, after: Position, types: TypeFilter) -> bool:

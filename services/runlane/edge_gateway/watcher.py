@@ -6,7 +6,9 @@ back only for what needs waiting.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from runlane.edge_gateway.connection import AsgiConnection, Chunk, Connection, ConnectionLost, Stalled
 from runlane.edge_gateway.frames import FACT_EVENT, HEARTBEAT, FactFrames, frame, retry_hint, struct_frame
@@ -23,6 +25,17 @@ from runlane_contracts.resume import End, EndReason, Hello, Mark, Outcome, Reset
 _HEARTBEAT = Chunk(HEARTBEAT)
 _SLOW_PAGE_BYTES = 64 * 1024
 _STALE_TRIES = 100
+
+
+Page = tuple[ViewCommit, ...]
+
+
+class Start(Protocol):
+    """Runs something beside, until it is done or cancelled."""
+
+    def __call__(self, work: Coroutine[Any, Any, Page], /) -> "asyncio.Task[Page]":
+        """The task."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +68,25 @@ class Plan:
     snapshot: EncodedSnapshot | None = None
     reason: ResetReason | None = None
     history: History | None = None
-    first_page: tuple[ViewCommit, ...] = ()
+    first_page: Page = ()
 
 
 class Watcher:
     """Writes `hello`, what the plan says, then everything that comes, then `end`."""
 
     __slots__ = (
-        "_attention", "_backlog", "_blocked_since", "_connection", "_encoder", "_first_page", "_gone",
+        "_ahead", "_attention", "_backlog", "_blocked_since", "_connection", "_encoder", "_first_page", "_gone",
         "_heartbeat_due", "_heartbeat_s", "_high_water", "_history", "_hub", "_ids_sent", "_last_write", "_limits",
-        "_loop", "_meters", "_opened_at", "_page_bytes", "_plan", "_position", "_previews", "_stale", "_stop",
+        "_loop", "_meters", "_opened_at", "_page_bytes", "_plan", "_position", "_previews", "_stale", "_start", "_stop",
         "_synced", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, hub: RunHub, plan: Plan, *, limits: WatchLimits, meters: Meters, jitter: float) -> None:
+    def __init__(
+        self, hub: RunHub, plan: Plan, *, start: Start, limits: WatchLimits, meters: Meters, jitter: float
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hub = hub
+        self._start = start
         self._plan = plan
         self._limits = limits
         self._meters = meters
@@ -79,6 +95,7 @@ class Watcher:
         self._high_water = max(hub.head.sequence, self._position.sequence)
         self._history = plan.history
         self._first_page = plan.first_page
+        self._ahead: asyncio.Task[Page] | None = None
         self._page_bytes = limits.page_bytes
         self._previews = PreviewReader(plan.previews) if plan.previews is not None else None
         self._heartbeat_s = limits.heartbeat_s * (0.75 + 0.25 * jitter)
@@ -107,6 +124,7 @@ class Watcher:
                 await self._run()
         finally:
             self._hub.listeners.discard(self)
+            self._forget_page()
             self._count_previews()
 
     async def _run_beside(self, connection: AsgiConnection) -> None:
@@ -157,6 +175,10 @@ class Watcher:
             if self._connection.paused:
                 await self._room()
                 continue
+            if self._heartbeat_due:
+                self._heartbeat_due = False
+                await self._write(_HEARTBEAT)
+                continue
             chunk = self._next()
             if chunk is not None:
                 await self._write(chunk)
@@ -182,7 +204,7 @@ class Watcher:
                 return None
             self._position = burst.position
             if burst.facts:
-                self._first_page, self._history = (), None
+                self._forget_page()
                 self._ids_sent = True
                 self._meters.facts_sent += burst.facts
                 return burst.chunk
@@ -205,9 +227,11 @@ class Watcher:
     # --- history ------------------------------------------------------------------------------------------
 
     async def _read_history(self) -> None:
-        """One page, written as far as the client takes it."""
+        """One page, written as far as the client takes it, while the next one is read."""
         commits = self._first_page or await self._next_page()
         self._first_page = ()
+        if commits and self._history is not None and not self._history.exhausted:
+            self._ahead = self._start(self._fetch(self._history))
         parts: list[bytes] = []
         size = 0
         position = self._position
@@ -227,32 +251,46 @@ class Watcher:
                 if self._stop is not None or self._hub.holds(position.sequence):
                     return
 
-    async def _next_page(self) -> tuple[ViewCommit, ...]:
-        if self._history is None or self._history.sequence != self._position.sequence:
-            self._history = History(self._hub.view, self._hub.run, self._position)
+    async def _next_page(self) -> Page:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            commits = await ahead
+        else:
+            if self._history is None or self._history.sequence != self._position.sequence:
+                self._history = History(self._hub.view, self._hub.run, self._position)
+            commits = await self._fetch(self._history)
+        if commits:
+            self._stale = 0
+            return commits
+        # The replica that answers may be a moment behind the one that told us.
+        self._stale += 1
+        self._gone = self._gone or self._stale > _STALE_TRIES
+        await asyncio.sleep(self._limits.stale_retry_s)
+        return ()
+
+    async def _fetch(self, history: History) -> Page:
+        """Never raises: a failed task would end the whole group."""
         self._meters.history_pages += 1
         try:
             async with self._hub.history_slots:
-                commits = await self._history.next(self._page_bytes)
+                return tuple(await history.next(self._page_bytes))
         except Hole:
             self._meters.holes += 1
             self._gone = True
-            return ()
         except KernelError:
-            commits = []
-        if commits:
-            self._stale = 0
-            return tuple(commits)
-        # The replica that answers may be a moment behind the one that told us.
-        self._stale += 1
-        self._gone = self._stale > _STALE_TRIES
-        await asyncio.sleep(self._limits.stale_retry_s)
+            pass
         return ()
+
+    def _forget_page(self) -> None:
+        self._first_page, self._history = (), None
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
 
     async def _write_history(self, frames: bytes, position: Position) -> bool:
         if frames:
             if self._connection.paused and not await self._soon_room():
-                self._history = None  # a client that does not read holds no page in memory
+                self._forget_page()  # a client that does not read holds no page in memory
                 self._page_bytes = _SLOW_PAGE_BYTES
                 return False
             await self._write(Chunk(frames))

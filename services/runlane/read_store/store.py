@@ -108,6 +108,12 @@ class ReadStore:
         """A run's state and position, of one moment; None if it is not folded by this version of the reducer."""
         return (await self.load_many([run], generation=generation)).get(run)
 
+    async def load_run(self, run: RunAddress) -> Loaded | None:
+        """As `load`, but without the items: what a run's status needs, however long the run is."""
+        async with self.reading() as connection:
+            row = (await connection.execute(statements.runs_of([run], None))).mappings().one_or_none()
+        return None if row is None else loaded(row, ())
+
     async def load_many(
         self, addresses: Sequence[RunAddress], *, generation: int | None = None
     ) -> dict[RunAddress, Loaded]:

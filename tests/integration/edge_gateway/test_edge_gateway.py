@@ -109,7 +109,7 @@ async def test_pages_of_history_equal_the_log_and_a_filter_keeps_its_cursor(tmp_
             assert got == [fact.type for fact in expected]
         foreign = await edge.get("/v1/runs/run_1/events", cursor=cursor)
         assert (foreign.status_code, foreign.json()["code"]) == (422, "cursor_foreign")
-        for limit in ("0", "1001", "x", "-1"):
+        for limit in ("0", "x", "-1", "1.5"):
             assert (await edge.get("/v1/runs/run_1/events", limit=limit)).status_code == 400
 
 

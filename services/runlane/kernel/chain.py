@@ -26,7 +26,7 @@ from nats.aio.subscription import Subscription
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.errors import Conflict, KernelError, Permanent, Retryable
 from runlane.kernel.jetstream import error_in, meaning
-from runlane.kernel.publisher import PubAck, check_size
+from runlane.kernel.publisher import HEADER_SLACK, PubAck, check_size
 from runlane.kernel.wire import frame, send_frames
 from runlane_contracts.headers import EXPECTED_LAST_SEQUENCE
 
@@ -125,9 +125,10 @@ class ChainPublisher:
 
     def _checked_size(self, batch: Sequence[ChainMessage]) -> int:
         # Checked before anything is sent: an oversized message would close the connection, or break the chain.
-        expected = {EXPECTED_LAST_SEQUENCE: "9" * 20}
+        unquestioned = self._connection.max_payload - HEADER_SLACK
         for subject, data, headers in batch:
-            check_size(self._connection, subject, data, headers | expected if headers else expected)
+            if len(data) > unquestioned:
+                check_size(self._connection, subject, data, {**(headers or {}), EXPECTED_LAST_SEQUENCE: "9" * 20})
         return sum(len(data) for _, data, _ in batch)
 
     async def _wait_for_room(self, size: int) -> None:

@@ -30,8 +30,7 @@ def frame(subject: str, data: bytes, reply: str, headers: Mapping[str, str] | No
     to = f"{subject} {reply}" if reply else subject
     if not headers:
         return b"PUB %s %d\r\n%s\r\n" % (to.encode(), len(data), data)
-    for name in headers:
-        _check_name(name)
+    _check_names(tuple(headers))
     lines = "\r\n".join([f"{name}: {value}" for name, value in headers.items()])
     if lines.count("\r") != len(headers) - 1 or lines.count("\n") != len(headers) - 1:
         raise Permanent(f"{subject}: a header value has a line break")
@@ -79,6 +78,7 @@ def _is_subject(subject: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _check_name(name: str) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise Permanent(f"not a header name: {name!r}")
+def _check_names(names: tuple[str, ...]) -> None:
+    for name in names:
+        if _NAME.fullmatch(name) is None:
+            raise Permanent(f"not a header name: {name!r}")

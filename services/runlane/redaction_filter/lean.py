@@ -16,20 +16,21 @@ from msgspec import NODEFAULT, Meta, Raw, Struct
 
 from runlane_contracts import events
 from runlane_contracts.envelope import Commit, Fact
-from runlane_contracts.ids import ID_PATTERN, TENANT_PATTERN, Timestamp, is_id, is_moment
+from runlane_contracts.ids import ID_PATTERN, TENANT_PATTERN, Timestamp, is_moment
 
 _TIMESTAMP = re.compile(next(meta.pattern for meta in get_args(Timestamp)[1:] if meta.pattern))
+_is_id = re.compile(ID_PATTERN).match
 _STRIPPED = {ID_PATTERN, TENANT_PATTERN, _TIMESTAMP.pattern}
 
 
 def _lean(cls: type[Struct], *, replaced: dict[str, Any] | None = None) -> type[Struct]:
-    """`cls` without patterns, and not frozen."""
+    """`cls` without patterns, not frozen, and no business of the garbage collector: what was decoded has no cycles."""
     hints = get_type_hints(cls, include_extras=True)
     fields: list[Any] = []
     for info in msgspec.structs.fields(cls):
         hint = (replaced or {}).get(info.name, stripped(hints[info.name]))
         fields.append((info.name, hint) if info.required else (info.name, hint, default_of(info)))
-    return msgspec.defstruct(cls.__name__, fields, kw_only=True, omit_defaults=True)
+    return msgspec.defstruct(cls.__name__, fields, kw_only=True, omit_defaults=True, gc=False)
 
 
 def stripped(hint: Any) -> Any:
@@ -73,31 +74,34 @@ def decode_lean_commit(body: bytes) -> Commit:
 
 def has_good_ids(fact: Fact) -> bool:
     """Whether the ids and times of an envelope are as the contract asks, but for tenant and run."""
-    return (
-        is_id(fact.event_id)
+    return bool(
+        _is_id(fact.event_id)
         and _is_time(fact.occurred_at)
-        and (fact.session_id is None or is_id(fact.session_id))
-        and (fact.task_id is None or is_id(fact.task_id))
-        and (fact.turn_id is None or is_id(fact.turn_id))
-        and (fact.parent_id is None or is_id(fact.parent_id))
-        and (not fact.causation_ids or all(map(is_id, fact.causation_ids)))
+        and (fact.session_id is None or _is_id(fact.session_id))
+        and (fact.task_id is None or _is_id(fact.task_id))
+        and (fact.turn_id is None or _is_id(fact.turn_id))
+        and (fact.parent_id is None or _is_id(fact.parent_id))
+        and (not fact.causation_ids or all(map(_is_id, fact.causation_ids)))
     )
 
 
-def is_good_payload(type_: str, payload: Raw) -> bool:
-    """Whether a payload fits its type, as `events.decode_payload` would say. An unknown type asks for nothing.
+def is_good_payload(type_: str, payload: Raw, *, is_shallow: bool = False) -> bool:
+    """Whether a payload fits its type, as `events.decode_payload` would say. An unknown type asks for little.
+
+    `is_shallow`: it is known not to nest too deep.
 
     Raises:
         msgspec.MsgspecError, UnicodeError, RecursionError: it does not.
     """
     check = _check(type_)
-    if check is None or events.nests_too_deep(bytes(payload)):
-        events.decode_payload(type_, payload)
-        return True
+    if check is None:
+        return is_shallow or not events.nests_too_deep(bytes(payload))
+    if not is_shallow and events.nests_too_deep(bytes(payload)):
+        return False
     decoded = check.decode(payload)
     for name in check.ids:
         value = getattr(decoded, name)
-        if value is not None and not is_id(value):
+        if value is not None and not _is_id(value):
             return False
     for name in check.times:
         value = getattr(decoded, name)

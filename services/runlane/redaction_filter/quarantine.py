@@ -88,8 +88,9 @@ def examine(body: bytes, headers: Mapping[str, str], origin: Origin, *, head: in
     if (commit.tenant_id, commit.run_id) != origin.run or not _starts_right(commit.first_sequence, head):
         return _salvage(body, headers, origin, head)
     findings: list[Finding] = []
+    is_shallow = body.count(b"{") + body.count(b"[") <= events.MAX_NESTING
     for sequence, fact in enumerate(commit.facts, commit.first_sequence):
-        fault = fault_of(fact, origin.run, sequence)
+        fault = fault_of(fact, origin.run, sequence, is_shallow=is_shallow)
         if fault is not None:
             findings.append(Finding(sequence, fault, fact.event_id if is_id(fact.event_id) else None))
     commit_id = _commit_id(commit.commit_id, origin)
@@ -108,7 +109,7 @@ def replaced(examined: Examined, findings: Sequence[Finding], origin: Origin) ->
     return Examined(examined.commit_id, examined.first_sequence, tuple(facts), (*examined.findings, *findings))
 
 
-def fault_of(fact: Fact, run: RunAddress, sequence: int) -> Fault | None:
+def fault_of(fact: Fact, run: RunAddress, sequence: int, *, is_shallow: bool = False) -> Fault | None:
     """What is wrong with a fact at a place, if anything. Its ids need not have been checked."""
     if fact.tenant_id != run.tenant_id or fact.run_id != run.run_id:
         return Fault.FOREIGN
@@ -119,7 +120,7 @@ def fault_of(fact: Fact, run: RunAddress, sequence: int) -> Fault | None:
     if not has_good_ids(fact):
         return Fault.ENVELOPE
     try:
-        return None if is_good_payload(fact.type, fact.payload) else Fault.PAYLOAD
+        return None if is_good_payload(fact.type, fact.payload, is_shallow=is_shallow) else Fault.PAYLOAD
     except _UNREADABLE:
         return Fault.PAYLOAD
 

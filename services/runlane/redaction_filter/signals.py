@@ -63,7 +63,7 @@ def reduced_struct(cls: type[Struct]) -> type[Struct]:
         if not _marks(hint) and (info.name == _USAGE or not _is_mapping(hint)):
             reduced = Any if info.name == _USAGE else _reduced(stripped(hint))  # it was checked before
             fields.append((info.name, reduced) if info.required else (info.name, reduced, default_of(info)))
-    return msgspec.defstruct(cls.__name__ + "Signal", fields, kw_only=True, omit_defaults=True)
+    return msgspec.defstruct(cls.__name__ + "Signal", fields, kw_only=True, omit_defaults=True, gc=False)
 
 
 def _reduced(hint: Any) -> Any:

@@ -32,6 +32,7 @@ USERS = {user.name for user in broker_users(Layout())}
 SECRETS = {
     ("runlane-secrets", "cursor-keys"): "k1:" + "ab" * 32,
     ("runlane-secrets", "api-keys"): "acme:rlk_acme_1",
+    ("runlane-secrets", "audit-signing-key"): "ab" * 32,
     ("runlane-secrets", "read-store-url"): "postgresql://runlane:secret@postgres/runlane",
     **{("runlane-nats-users", user): f"p{user}" for user in USERS},
 }

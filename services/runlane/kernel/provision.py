@@ -205,6 +205,8 @@ def stream_config(spec: StreamSpec, replicas: int) -> Config:
         "allow_msg_ttl": spec.allow_msg_ttl,
         "metadata": {SCOPE: "1"},
     }
+    if spec.allow_atomic:
+        config["allow_atomic"] = True
     if spec.republish is not None:
         config["republish"] = {"src": spec.republish.source, "dest": spec.republish.destination}
     if not spec.fsync and replicas == 1:

@@ -10,7 +10,9 @@ from runlane.kernel.clock import utc_now
 
 
 @click.command()
-@click.option("--nats-url", envvar="RUNLANE_NATS_URL", help="The broker, with the operator's credentials.")
+@click.option(
+    "--nats-url", envvar="RUNLANE_NATS_URL", help="The broker. Who: in it, or RUNLANE_NATS_USER and _PASSWORD."
+)
 @click.option(
     "--pool", "pools", multiple=True, default=["default"], show_default=True, help="Pools to make durables for."
 )

@@ -151,7 +151,9 @@ async def _services(
     server: NatsServer, connections: Connections, layout: Layout, *, supervisor: bool = True, **gateway: Any
 ) -> AsyncIterator[WriteSide]:
     common = CommonSettings(
-        nats_url=server.url, stream_max_bytes=layout.max_bytes, stream_replicas=layout.replicas  # type: ignore[arg-type]
+        nats_url=server.url,
+        stream_max_bytes=layout.max_bytes,
+        stream_replicas=layout.replicas,  # type: ignore[arg-type]
     )
     access = AccessSettings(
         api_keys=",".join(f"{tenant}:{token}" for tenant, token in TOKENS.items()), cursor_keys="k1:" + "ab" * 32

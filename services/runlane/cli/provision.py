@@ -28,8 +28,12 @@ from runlane_contracts.streams import ConsumerSpec, Layout
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @linked
 async def provision(
-    link: Link, nats_url: str | None, pools: tuple[str, ...], subscribers: tuple[str, ...], dry_run: bool
-) -> None:  # noqa: FBT001 - a flag
+    link: Link,
+    nats_url: str | None,
+    pools: tuple[str, ...],
+    subscribers: tuple[str, ...],
+    dry_run: bool,  # noqa: FBT001 - a flag
+) -> None:
     """Make the broker match the layout of the RUNLANE_… settings. Twice does nothing the second time.
 
     What could only be mended by losing data or a position is refused and named.

@@ -1,7 +1,7 @@
 """The write side in one process: a real broker with its users, the command gateway, the run supervisor.
 
-    async with write_side() as side:
-        run_id = await side.start_run()
+async with write_side() as side:
+    run_id = await side.start_run()
 """
 
 import asyncio
@@ -130,9 +130,7 @@ class WriteSide:
 
 
 @asynccontextmanager
-async def write_side(
-    *, supervisor: bool = True, sync_interval: str = "2m", **gateway: Any
-) -> AsyncIterator[WriteSide]:
+async def write_side(*, supervisor: bool = True, sync_interval: str = "2m", **gateway: Any) -> AsyncIterator[WriteSide]:
     """A broker, a gateway, and a supervisor unless told otherwise."""
     layout = Layout(max_bytes=64 * MIB)
     async with nats_server(users=True, layout=layout, sync_interval=sync_interval) as server:
@@ -156,11 +154,14 @@ async def _services(
     server: NatsServer, connections: Connections, layout: Layout, *, supervisor: bool = True, **gateway: Any
 ) -> AsyncIterator[WriteSide]:
     common = CommonSettings(
-        nats_url=server.url, stream_max_bytes=layout.max_bytes, stream_replicas=layout.replicas  # type: ignore[arg-type]
+        nats_url=server.url,
+        stream_max_bytes=layout.max_bytes,
+        stream_replicas=layout.replicas,  # type: ignore[arg-type]
     )
     access = AccessSettings(
-        api_keys=",".join([f"{who}:{key}" for who, key in TOKENS.items()]
-                          + [f"demo/{who}:{key}" for who, key in PEOPLE.items()]),
+        api_keys=",".join(
+            [f"{who}:{key}" for who, key in TOKENS.items()] + [f"demo/{who}:{key}" for who, key in PEOPLE.items()]
+        ),
         cursor_keys="k1:" + "ab" * 32,
     )
     await _provisioned(await connections.of("operator"), layout)

@@ -29,6 +29,7 @@ class BrokerUser(Struct, frozen=True, kw_only=True):
 
 OPERATOR = "operator"
 OBSERVER = "observer"
+SUBSCRIBER = "subscriber"
 API = "$JS.API"
 
 
@@ -49,6 +50,7 @@ def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
         _worker(layout),
         _operator(layout),
         _observer(layout),
+        _subscriber(layout),
     )
 
 
@@ -184,6 +186,20 @@ def _observer(layout: Layout) -> BrokerUser:
         description="Another service that listens to signals and live views. Says nothing at all.",
         subscribe=(layout.subjects.all_of("signal"), layout.subjects.all_of("live"), _inbox(OBSERVER)),
     )
+
+
+def _subscriber(layout: Layout) -> BrokerUser:
+    """Shared by all of them: each keeps to its own durable. A service of the platform, see ADR 0010."""
+    stream = layout.signal_stream
+    return BrokerUser(
+        name=SUBSCRIBER,
+        description="Another service of the platform that must not miss a signal: works through its durable.",
+        publish=(
+            f"{API}.CONSUMER.INFO.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.ACK.{stream}.>",
+        ),
+        subscribe=(_inbox(SUBSCRIBER), layout.subjects.all_of("signal")),
+        deny_publish=_durables_of_others(layout, SUBSCRIBER),
+    )  # fmt: skip
 
 
 def _service(

@@ -276,6 +276,16 @@ class Layout(Struct, frozen=True, kw_only=True):
             for name, stream, subjects in sources
         )  # fmt: skip
 
+    def subscriber_consumer(self, name: str, filter_subjects: tuple[str, ...] = ()) -> ConsumerSpec:
+        """The durable of another service of the platform on the signals; by default on all of them.
+
+        What a service has not fetched before the stream forgets it (age, or size) is lost for it.
+        """
+        return ConsumerSpec(
+            durable=f"subscriber-{name}", stream=self.signal_stream, service="subscriber",
+            filter_subjects=filter_subjects or (self.subjects.all_of("signal"),), max_ack_pending=1000,
+        )  # fmt: skip
+
     def pool_consumer(self, tenant_id: str, pool: str) -> ConsumerSpec:
         """The durable that the workers of one tenant's pool share."""
         return ConsumerSpec(

@@ -36,7 +36,7 @@ from runlane.redaction_filter import app as redaction_filter
 from runlane.redaction_filter.settings import RedactionFilterSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
-from runlane_contracts.access import OBSERVER, OPERATOR
+from runlane_contracts.access import OBSERVER, OPERATOR, SUBSCRIBER
 from runlane_contracts.streams import Layout
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def _signing_first(secrets: Secrets) -> str:
 def _info(url: str, server: EmbeddedServer, secrets: Secrets) -> ConnectionInfo:
     return ConnectionInfo(
         url=url, nats_url=server.url_of(OBSERVER), operator_nats_url=server.url_of(OPERATOR),
-        worker_nats_url=server.url_of("worker"), tokens=secrets.api_keys, pid=os.getpid(),
+        worker_nats_url=server.url_of("worker"), subscriber_nats_url=server.url_of(SUBSCRIBER),
+        tokens=secrets.api_keys, pid=os.getpid(),
     )  # fmt: skip
 
 

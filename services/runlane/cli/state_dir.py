@@ -64,6 +64,7 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     nats_url: str  # the observer's
     operator_nats_url: str
     worker_nats_url: str
+    subscriber_nats_url: str = ""
     tokens: dict[str, str]
     pid: int
 

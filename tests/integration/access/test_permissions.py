@@ -8,7 +8,7 @@ from support.eventually import eventually
 from support.nats import SMALL, nats_server
 
 USERS = tuple(user.name for user in broker_users(SMALL))
-SERVICES = frozenset(USERS) - {"worker", "operator", "observer"}
+SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber"}
 APPENDERS = frozenset({"command_gateway", "run_supervisor", "worker"})
 LEASES = frozenset({"command_gateway", "run_supervisor", "worker"})
 LOG_READERS = frozenset({"command_gateway", "run_supervisor", "redaction_filter", "worker"})
@@ -33,7 +33,7 @@ MAY_PUBLISH = {
     "$KV.RL_LEASES.acme.r1": LEASES,
     "$KV.RL_LEDGER.acme.cmd_1": {"command_gateway", "run_supervisor"},
     "$KV.RL_TIMERS.acme.r1": {"run_supervisor"},
-    "$JS.API.INFO": set(USERS) - {"observer"},
+    "$JS.API.INFO": set(USERS) - {"observer", "subscriber"},
     "$JS.API.STREAM.CREATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.UPDATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.PURGE.RL_VIEW_0": {"operator"},
@@ -70,6 +70,9 @@ MAY_PUBLISH = {
     "$JS.ACK.RL_COMMAND.run-supervisor-v1.1.2.3.4.5": {"run_supervisor"},
     "$JS.ACK.RL_WORK.pool-default.1.2.3.4.5": {"worker"},
     "$JS.API.CONSUMER.MSG.NEXT.RL_WORK.pool-default": {"worker"},
+    "$JS.API.CONSUMER.CREATE.RL_SIGNAL.subscriber-billing.rl.signal.>": {"operator"},
+    "$JS.API.CONSUMER.MSG.NEXT.RL_SIGNAL.subscriber-billing": {"subscriber"},
+    "$JS.ACK.RL_SIGNAL.subscriber-billing.1.2.3.4.5": {"subscriber"},
     "$JS.API.DIRECT.GET.RL_WORK": {"command_gateway"},
     "$JS.API.STREAM.MSG.DELETE.RL_WORK": {"command_gateway"},
     "$SYS.REQ.SERVER.PING": set(),
@@ -91,7 +94,7 @@ MAY_SUBSCRIBE = {
     "rl.intake.>": set(),
     "rl.dead.>": set(),
     "rl.live.>": {"edge_gateway", "operator", "observer"},
-    "rl.signal.>": {"operator", "observer"},
+    "rl.signal.>": {"operator", "observer", "subscriber"},
     "rl.preview.raw.>": {"redaction_filter"},
     "rl.preview.view.>": {"edge_gateway"},
     "rl.outcome.>": {"command_gateway"},

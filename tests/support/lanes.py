@@ -32,13 +32,12 @@ class Lanes:
     direct: DirectReader
     publisher: WindowedPublisher
 
-    async def append(self, commit: Commit) -> int:
-        """Write a commit as a producer does; returns its LOG sequence."""
-        return await self.append_raw(
-            self.layout.subjects.log(commit.tenant_id, commit.run_id),
-            encode(commit),
-            {names.FIRST_SEQUENCE: str(commit.first_sequence), names.LAST_SEQUENCE: str(commit.last_sequence)},
-        )
+    async def append(self, commit: Commit, *, once: bool = False) -> int:
+        """Write a commit as a producer does; returns its LOG sequence. `once`: again under the same id does nothing."""
+        headers = {names.FIRST_SEQUENCE: str(commit.first_sequence), names.LAST_SEQUENCE: str(commit.last_sequence)}
+        if once:
+            headers[names.COMMIT_ID] = f"{commit.run_id}/{commit.first_sequence}"
+        return await self.append_raw(self.layout.subjects.log(commit.tenant_id, commit.run_id), encode(commit), headers)
 
     async def append_raw(self, subject: str, body: bytes, headers: Mapping[str, str] | None = None) -> int:
         """Write anything."""

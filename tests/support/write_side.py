@@ -6,7 +6,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,14 +19,16 @@ from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.hosting.connections import Connections
 from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane.kernel.clock import utc_now
+from runlane.kernel.connection import Connection
+from runlane.kernel.errors import KernelError
 from runlane.kernel.nats_event_log import NatsEventLog
 from runlane.kernel.provision import provision
-from runlane.run_supervisor.app import serve as serve_supervisor
+from runlane.run_supervisor.app import NAME, serve as serve_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.envelope import Fact
 from runlane_contracts.streams import MIB, Layout
 from runlane_contracts.subjects import RunAddress
-from support.nats import NatsServer, nats_server
+from support.nats import NatsServer, nats_cluster, nats_server
 
 TOKENS = {"demo": "demo-token-0123456789", "other": "other-token-0123456789"}
 
@@ -110,7 +112,7 @@ class WriteSide:
 
     async def start_supervisor(self, **settings: Any) -> None:
         """One of its own connection, so that it can be taken away."""
-        connections = _connections(self.server)
+        connections = _connections(self.connections.credentials(NAME).url, self.server.passwords)
         stack = AsyncExitStack()
         await stack.enter_async_context(connections)
         await stack.enter_async_context(
@@ -131,27 +133,57 @@ async def write_side(
     """A broker, a gateway, and a supervisor unless told otherwise."""
     layout = Layout(max_bytes=64 * MIB)
     async with nats_server(users=True, layout=layout, sync_interval=sync_interval) as server:
-        common = CommonSettings(nats_url=server.url, stream_max_bytes=layout.max_bytes)
-        access = AccessSettings(
-            api_keys=",".join(f"{tenant}:{token}" for tenant, token in TOKENS.items()), cursor_keys="k1:" + "ab" * 32
-        )
-        async with _connections(server) as connections:
-            await provision(await connections.of("operator"), layout, now=utc_now)
-            side = WriteSide(server, layout, connections, common)
-            if supervisor:
-                await side.start_supervisor()
+        connections = _connections(server.url, server.passwords)
+        async with connections, _services(server, connections, layout, supervisor=supervisor, **gateway) as side:
+            yield side
+
+
+@asynccontextmanager
+async def clustered_side(**gateway: Any) -> AsyncIterator[tuple[WriteSide, list[NatsServer]]]:
+    """The same on three nodes, everything replicated; the broker knows no users there."""
+    layout = Layout(max_bytes=64 * MIB, replicas=3)
+    async with nats_cluster(layout=layout) as servers:
+        connections = _connections(",".join(one.url for one in servers), None)
+        async with connections, _services(servers[0], connections, layout, **gateway) as side:
+            yield side, servers
+
+
+@asynccontextmanager
+async def _services(
+    server: NatsServer, connections: Connections, layout: Layout, *, supervisor: bool = True, **gateway: Any
+) -> AsyncIterator[WriteSide]:
+    common = CommonSettings(
+        nats_url=server.url, stream_max_bytes=layout.max_bytes, stream_replicas=layout.replicas  # type: ignore[arg-type]
+    )
+    access = AccessSettings(
+        api_keys=",".join(f"{tenant}:{token}" for tenant, token in TOKENS.items()), cursor_keys="k1:" + "ab" * 32
+    )
+    await _provisioned(await connections.of("operator"), layout)
+    side = WriteSide(server, layout, connections, common)
+    if supervisor:
+        await side.start_supervisor()
+    try:
+        settings = CommandGatewaySettings(common=common, access=access, **gateway)
+        async with serve_gateway(settings, connections) as running:
+            side.app = running.asgi
+            yield side
+    finally:
+        await side.stop_supervisor()
+
+
+async def _provisioned(operator: Connection, layout: Layout) -> None:
+    async with asyncio.timeout(60):  # a cluster elects its leaders first
+        while True:
             try:
-                settings = CommandGatewaySettings(common=common, access=access, **gateway)
-                async with serve_gateway(settings, connections) as running:
-                    side.app = running.asgi
-                    yield side
-            finally:
-                await side.stop_supervisor()
+                await provision(operator, layout, now=utc_now)
+            except KernelError:
+                await asyncio.sleep(0.5)
+            else:
+                return
 
 
-def _connections(server: NatsServer) -> Connections:
-    assert server.passwords is not None
-    return Connections(url=server.url, passwords=server.passwords, instance="test")
+def _connections(url: str, passwords: Mapping[str, str] | None) -> Connections:
+    return Connections(url=url, passwords=passwords, instance="test")
 
 
 def fact(type_: str, **payload: Any) -> dict[str, Any]:

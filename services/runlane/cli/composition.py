@@ -50,6 +50,8 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
         nats_url=server.url, health_port=-1, instance=INSTANCE, subject_root=server.layout.root,
     )  # fmt: skip
     configure_logging(common, INSTANCE)
+    # The database driver's thread must not hold the loop, which carries every append and frame, for the usual 5 ms.
+    sys.setswitchinterval(0.0005)
     telemetry = start_telemetry(common, INSTANCE, version("runlane"))
     access = AccessSettings(
         api_keys=SecretStr(",".join(f"{tenant}:{token}" for tenant, token in secrets.api_keys.items())),

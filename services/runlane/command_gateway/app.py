@@ -41,6 +41,8 @@ from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import Layout
 
 NAME = "command_gateway"
+REPLICA_LAG_S = 0.1
+"""After so long a replica has what its leader acknowledged."""
 MARKER_TTL_S = 60
 """A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
@@ -85,7 +87,8 @@ class _Gateway:
             max_runs=settings.max_open_runs,
             max_facts=settings.max_kept_facts,
         )
-        self._door = Door(authorizer, self._run_logs)
+        look_again_s = REPLICA_LAG_S if layout.replicas > 1 else 0.0
+        self._door = Door(authorizer, self._run_logs, look_again_s=look_again_s)
         self._leases = LeaseDesk(self._bucket(layout.lease_bucket), self._run_logs, now=utc_now)
         ledger = Ledger(self._bucket(layout.ledger_bucket))
         self._outcomes = Outcomes(ledger.find, look_every_s=settings.outcome_poll_s)

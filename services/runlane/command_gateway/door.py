@@ -4,6 +4,7 @@ In this order, and before the body is looked at: what another tenant owns must a
 whatever is sent.
 """
 
+import asyncio
 import re
 from dataclasses import dataclass
 
@@ -38,8 +39,8 @@ class Caller:
 class Door:
     """Lets requests in."""
 
-    def __init__(self, authorizer: Authorizer, run_logs: RunLogs) -> None:
-        self._authorizer, self._run_logs = authorizer, run_logs
+    def __init__(self, authorizer: Authorizer, run_logs: RunLogs, *, look_again_s: float = 0.0) -> None:
+        self._authorizer, self._run_logs, self._look_again_s = authorizer, run_logs, look_again_s
 
     async def principal(self, request: Request, right: Right) -> Principal:
         """Who asks.
@@ -62,10 +63,19 @@ class Door:
             raise ProblemError(Code.RUN_NOT_FOUND)
         run_log = self._run_logs.of(RunAddress(principal.tenant_id, run_id))
         # A run never ceases to exist, so what is known of it suffices.
-        if not run_log.lifecycle.exists and not (await run_log.load()).exists:
+        if not run_log.lifecycle.exists and not await self._is_there(run_log):
             self._run_logs.forget(run_log.address)
             raise ProblemError(Code.RUN_NOT_FOUND)
         return Caller(principal, run_log)
+
+    async def _is_there(self, run_log: RunLog) -> bool:
+        if (await run_log.load()).exists:
+            return True
+        if not self._look_again_s:
+            return False
+        # Any replica may answer, and one may not have what its leader acknowledged a moment ago.
+        await asyncio.sleep(self._look_again_s)
+        return (await run_log.load()).exists
 
 
 def user(principal: Principal) -> Actor:

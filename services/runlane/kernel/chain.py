@@ -26,7 +26,8 @@ from nats.aio.subscription import Subscription
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.errors import Conflict, KernelError, Permanent, Retryable
 from runlane.kernel.jetstream import error_in, meaning
-from runlane.kernel.publisher import PubAck, check_size, send_now
+from runlane.kernel.publisher import HEADER_SLACK, PubAck, check_size
+from runlane.kernel.wire import frame, send_frames
 from runlane_contracts.headers import EXPECTED_LAST_SEQUENCE
 
 ChainMessage = tuple[str, bytes, dict[str, str] | None]
@@ -124,8 +125,10 @@ class ChainPublisher:
 
     def _checked_size(self, batch: Sequence[ChainMessage]) -> int:
         # Checked before anything is sent: an oversized message would close the connection, or break the chain.
+        unquestioned = self._connection.max_payload - HEADER_SLACK
         for subject, data, headers in batch:
-            check_size(self._connection, subject, data, {**(headers or {}), EXPECTED_LAST_SEQUENCE: "9" * 20})
+            if len(data) > unquestioned:
+                check_size(self._connection, subject, data, {**(headers or {}), EXPECTED_LAST_SEQUENCE: "9" * 20})
         return sum(len(data) for _, data, _ in batch)
 
     async def _wait_for_room(self, size: int) -> None:
@@ -147,6 +150,15 @@ class ChainPublisher:
 
     async def _send(self, batch: Sequence[ChainMessage], size: int) -> "asyncio.Future[int]":
         before, last = self._next, self._next + len(batch)
+        frames = [
+            frame(
+                subject,
+                data,
+                f"{self._prefix}{seq + 1}" if seq in {before, last - 1} else "",
+                {**(headers or {}), EXPECTED_LAST_SEQUENCE: str(seq)},
+            )
+            for seq, (subject, data, headers) in enumerate(batch, before)
+        ]
         stored: asyncio.Future[int] = self._loop.create_future()
         self._in_flight.append(_Batch(last, size, self._loop.time() + self._timeout_s, stored))
         self._in_flight_bytes += size
@@ -154,12 +166,7 @@ class ChainPublisher:
         if self._sweep is None:
             self._sweep = self._loop.call_later(_SWEEP_S, self._expire)
         try:
-            for seq, (subject, data, headers) in enumerate(batch, before):
-                if self._failure is not None:
-                    break
-                reply = f"{self._prefix}{seq + 1}" if seq in {before, last - 1} else ""
-                chained = {**(headers or {}), EXPECTED_LAST_SEQUENCE: str(seq)}
-                await send_now(self._connection, subject, data, reply, chained)
+            await send_frames(self._connection, frames)
         except KernelError as exc:
             self._fail(exc)
         except BaseException:

@@ -42,9 +42,12 @@ class BatchConsumer(DurableConsumer):
 
     A handler that raises gets the same again after a while, first one message alone, so that what it cannot take
     stands alone in the log and everything before it is done.
+
+    `pace_s`: least time between the beginnings of two batches. What comes after a quiet time is handled at once; what
+    comes thick is handled together, which is what a transaction wants.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a service names what it needs
         self,
         connection: Connection,
         spec: ConsumerSpec,
@@ -55,9 +58,12 @@ class BatchConsumer(DurableConsumer):
         max_batch_bytes: int = 8 * 1024 * 1024,
         capacity: int | None = None,
         on_active: OnActive | None = None,
+        pace_s: float = 0.0,
     ) -> None:
         super().__init__(connection, spec, layout, capacity=capacity, on_active=on_active)
         self._handle = handle
+        self._pace_s = pace_s
+        self._not_before = 0.0
         self._max_batch = max_batch
         self._max_batch_bytes = max_batch_bytes
         self._batch_limit = max_batch
@@ -94,7 +100,11 @@ class BatchConsumer(DurableConsumer):
                 self._arrived.clear()
                 await self._arrived.wait()
                 continue
+            if self._pace_s:
+                await self._keep_pace(session)
             batch = self._take()
+            if not batch:
+                continue
             self._unacknowledged.extend((one.stream_seq, one.reply) for one in batch)
             try:
                 done = await self._handle(batch)
@@ -104,6 +114,13 @@ class BatchConsumer(DurableConsumer):
                 return
             self._succeeded()
             await self._done(session, done)
+
+    async def _keep_pace(self, session: PullSession) -> None:
+        wait_s = self._not_before - self._loop.time()
+        if wait_s > 0 and len(self._waiting) < self._batch_limit:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(session.lost.wait(), wait_s)
+        self._not_before = self._loop.time() + self._pace_s
 
     async def _report_progress(self) -> None:
         """What is in hand for long must not be given again: it would come out of order."""

@@ -19,7 +19,7 @@ from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.jetstream import error_in, meaning
 
 _SWEEP_S = 0.1
-_HEADER_SLACK = 64 * 1024
+HEADER_SLACK = 64 * 1024
 _CALM_BYTES = PENDING_BYTES // 2  # what the client buffers before it makes publishers wait for the socket
 
 
@@ -109,7 +109,7 @@ class WindowedPublisher:
                 # A publish while disconnected would be buffered and delivered at some later time.
                 raise Retryable("not connected", retry_after_s=0.2)  # noqa: TRY301 - the slot is given back below
             self._pending[token] = (future, loop.time() + timeout_s)
-            if size + nc.pending_data_size < _CALM_BYTES and size < nc.max_payload - _HEADER_SLACK:
+            if size + nc.pending_data_size < _CALM_BYTES and size < nc.max_payload - HEADER_SLACK:
                 await nc.publish(subject, data, self._prefix + token, headers)
             else:
                 check_size(self._connection, subject, data, headers)
@@ -227,7 +227,7 @@ def check_size(connection: Connection, subject: str, data: bytes, headers: dict[
         Permanent: larger than the server takes.
     """
     size, limit = len(data), connection.max_payload
-    if size <= limit - _HEADER_SLACK:
+    if size <= limit - HEADER_SLACK:
         return
     if headers:
         size += 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())

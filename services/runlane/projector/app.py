@@ -101,6 +101,7 @@ def _consumers(
                 max_batch=settings.batch_messages,
                 max_batch_bytes=settings.batch_bytes,
                 on_active=handler.resume,
+                pace_s=settings.pace_s,
             )
         )
     return consumers

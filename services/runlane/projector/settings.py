@@ -24,6 +24,9 @@ class ProjectorSettings(BaseSettings):
     batch_messages: int = Field(
         default=512, ge=1, le=4096, description="View messages folded in one transaction, at most."
     )
+    pace_s: float = Field(
+        default=0.05, ge=0, le=10, description="Least time between two transactions; what comes meanwhile is one."
+    )
     batch_bytes: int = Field(default=8 * MIB, ge=MIB, le=256 * MIB, description="And their size.")
     cache_bytes: int = Field(
         default=64 * MIB, ge=0, description="States of unfinished runs kept in memory, as JSON, about."

@@ -125,6 +125,8 @@ class _Service:
                 return
             async with asyncio.timeout(most_s):
                 await self.lanes[0].filter.opened.wait()
+                while not self._is_active():  # noqa: ASYNC110 - from here it is a matter of one request
+                    await asyncio.sleep(0.005)
 
     def stop(self) -> None:
         """Take nothing more."""

@@ -6,7 +6,7 @@ The view gets exactly one message for every log message, whatever it holds; the 
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_VIEW_BYTES = MAX_PAYLOAD_BYTES - 64 * 1024
 """Room is left for the headers."""
+MAX_KNOWN_SUBJECTS = 50_000
 NOBODY = RunAddress("-", "-")
 """Whose a log message is whose subject names no run."""
 
@@ -75,9 +76,19 @@ class Deriver:
         self._epoch = epoch
         self._log_prefix = f"{subjects.root}.log."
         self._view_prefix = f"{subjects.root}.view."
+        self._runs: dict[str, RunAddress] = {}
+        self._second = (-1, "")
 
     def run_of(self, subject: str) -> RunAddress:
         """The run of a log subject; `NOBODY` if the subject is not exactly how that run's is spelled."""
+        run = self._runs.get(subject)
+        if run is None:
+            if len(self._runs) >= MAX_KNOWN_SUBJECTS:
+                self._runs.clear()
+            run = self._runs[subject] = self._parsed(subject)
+        return run
+
+    def _parsed(self, subject: str) -> RunAddress:
         if subject.count(".") != 4:
             return NOBODY
         run = self._subjects.run_of(subject)
@@ -104,7 +115,7 @@ class Deriver:
         return [self._signal(fact, position) for fact in commit.facts]
 
     def _derive(self, message: LogMessage, run: RunAddress, head: int | None, position: str) -> Derived:
-        origin = Origin(self._epoch, message.seq, run, timestamp_of_ns(message.time_ns))
+        origin = Origin(self._epoch, message.seq, run, self._recorded_at(message.time_ns))
         examined = examine(message.data, message.headers, origin, head=head)
         examined = self._masked(message.data, examined, origin)
         examined, body = self._encoded(examined, origin)
@@ -117,8 +128,20 @@ class Deriver:
         signals = [self._signal(fact, position) for fact in examined.facts]
         return Derived(run, first, last, view, signals, examined.findings, _lease_epoch(examined.facts))
 
+    def _recorded_at(self, ns: int) -> str:
+        """As `timestamp_of_ns`. Many messages are stored in one second."""
+        second, rest = divmod(ns, 1_000_000_000)
+        if self._second[0] != second:
+            self._second = (second, timestamp_of_ns(ns)[:20])
+        return f"{self._second[1]}{rest // 1000:06d}Z"
+
     def _masked(self, body: bytes, examined: Examined, origin: Origin) -> Examined:
         suspicious = self._masker.is_suspicious(body)
+        if not suspicious and not examined.findings and not any(map(self._masker.needs_masking, examined.facts)):
+            decoded: Sequence[Any] = examined.facts
+            for fact in decoded:
+                fact.recorded_at = origin.recorded_at  # they are lean ones, which may be changed
+            return examined
         facts: list[Fact] = []
         faults: list[Finding] = []
         for fact in examined.facts:

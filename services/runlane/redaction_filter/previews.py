@@ -35,6 +35,7 @@ MAX_PREVIEWS = 20_000
 MAX_STATE_BYTES = 16 * 1024 * 1024
 MAX_KNOWN_RUNS = 100_000
 _PASS_ON_EVERY = 32
+_NO_LOSSES = frozenset({"received", "shown", "held", "stood_by"})
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class PreviewFilterCounts:
     invalid: int = 0
     forgotten: int = 0
     unsent: int = 0
+    stood_by: int = 0
 
 
 class LeaseEpochs:
@@ -303,7 +305,7 @@ class PreviewFilter:
 
     def losses(self) -> dict[str, int]:
         """Those of them that will not be shown."""
-        return {name: count for name, count in self.counts().items() if name not in {"received", "shown", "held"}}
+        return {name: count for name, count in self.counts().items() if name not in _NO_LOSSES}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -322,13 +324,23 @@ class PreviewFilter:
         if self._leases.of(run) is None:
             await self._learn(run)
         batch = self._masker.batch(run, body)
-        if batch is None or not self._is_active():
-            return  # whoever stands by reads along, so that it can take over in the middle of a word
+        if batch is None:
+            return
+        if not self._is_active():
+            # Whoever stands by reads along, so that it can take over in the middle of a word.
+            self._masker.counts.stood_by += self._take_back(batch)
+            return
         try:
             await self._send(self._subjects.preview_view(*run), encode(batch))
         except Exception as exc:  # noqa: BLE001 - a preview that cannot be sent is lost, and counted, whatever the cause
-            self._masker.counts.unsent += sum(_sources(preview) for preview in batch.previews)
+            self._masker.counts.unsent += self._take_back(batch)
             log.debug("previews not sent: %s", exc, extra={"event": LogEvent.PREVIEWS_DROPPED})
+
+    def _take_back(self, batch: PreviewBatch) -> int:
+        """How many fragments were not shown after all."""
+        sources = sum(_sources(preview) for preview in batch.previews)
+        self._masker.counts.shown -= sources
+        return sources
 
     async def _learn(self, run: RunAddress) -> None:
         try:

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from runlane.redaction_filter.lean import decode_lean_commit, decode_lean_fact, has_good_ids, is_good_payload
 from runlane_contracts import events
 from runlane_contracts.classification import Classification
-from runlane_contracts.codec import decode_commit, decode_fact, encode
+from runlane_contracts.codec import encode
 from runlane_contracts.commands import derived_id
 from runlane_contracts.envelope import Actor, Fact
 from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE
@@ -79,7 +80,7 @@ class Examined(Struct, frozen=True):
 def examine(body: bytes, headers: Mapping[str, str], origin: Origin, *, head: int | None) -> Examined:
     """Judge one log message. `head` is the run's last sequence in the view; None: the view has nothing of it."""
     try:
-        commit = decode_commit(body)
+        commit = decode_lean_commit(body)
         if not body.isascii():
             body.decode()  # what is skipped unread while decoding may still be no text
     except _UNREADABLE:
@@ -87,8 +88,9 @@ def examine(body: bytes, headers: Mapping[str, str], origin: Origin, *, head: in
     if (commit.tenant_id, commit.run_id) != origin.run or not _starts_right(commit.first_sequence, head):
         return _salvage(body, headers, origin, head)
     findings: list[Finding] = []
+    is_shallow = body.count(b"{") + body.count(b"[") <= events.MAX_NESTING
     for sequence, fact in enumerate(commit.facts, commit.first_sequence):
-        fault = fault_of(fact, origin.run, sequence)
+        fault = fault_of(fact, origin.run, sequence, is_shallow=is_shallow)
         if fault is not None:
             findings.append(Finding(sequence, fault, fact.event_id if is_id(fact.event_id) else None))
     commit_id = _commit_id(commit.commit_id, origin)
@@ -107,25 +109,20 @@ def replaced(examined: Examined, findings: Sequence[Finding], origin: Origin) ->
     return Examined(examined.commit_id, examined.first_sequence, tuple(facts), (*examined.findings, *findings))
 
 
-def fault_of(fact: Fact, run: RunAddress, sequence: int) -> Fault | None:
-    """What is wrong with a fact at a place, if anything."""
+def fault_of(fact: Fact, run: RunAddress, sequence: int, *, is_shallow: bool = False) -> Fault | None:
+    """What is wrong with a fact at a place, if anything. Its ids need not have been checked."""
     if fact.tenant_id != run.tenant_id or fact.run_id != run.run_id:
         return Fault.FOREIGN
     if fact.sequence != sequence:
         return Fault.SEQUENCE
-    type_ = fact.type
-    if type_ not in events.PAYLOADS:
-        if len(type_) > MAX_TYPE_CHARS or _TYPE.fullmatch(type_) is None:
-            return Fault.TYPE_NAME
-    else:
-        try:
-            events.decode_payload(type_, fact.payload)
-        except _UNREADABLE:
-            return Fault.PAYLOAD
-    # A pattern's `$` lets a line feed at the end pass; these two become header lines.
-    if fact.event_id[-1] == "\n" or fact.occurred_at[-1] == "\n":
+    if fact.type not in events.PAYLOADS and (len(fact.type) > MAX_TYPE_CHARS or not _TYPE.fullmatch(fact.type)):
+        return Fault.TYPE_NAME
+    if not has_good_ids(fact):
         return Fault.ENVELOPE
-    return None
+    try:
+        return None if is_good_payload(fact.type, fact.payload, is_shallow=is_shallow) else Fault.PAYLOAD
+    except _UNREADABLE:
+        return Fault.PAYLOAD
 
 
 def quarantined(origin: Origin, sequence: int, fault: Fault, event_id: str | None = None) -> Fact:
@@ -208,7 +205,7 @@ def _judged(raw: Raw, origin: Origin, sequence: int, *, ours: bool) -> Fact | Fa
         return Fault.FOREIGN
     try:
         bytes(raw).decode()
-        fact = decode_fact(raw)
+        fact = decode_lean_fact(raw)
     except _UNREADABLE:
         return Fault.ENVELOPE
     return fault_of(fact, origin.run, sequence) or fact

@@ -14,7 +14,7 @@ Texts are searched as UTF-8; every match begins and ends at an ASCII character.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import regex
@@ -86,6 +86,7 @@ class Rule:
 
 # A word begins here: no letter or digit before, unless it ends an escape (JSON in JSON, a URL).
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
+_GATED_CHARACTERS = 8  # a longer gate would tell hardly more, and take longer to compile
 _ALNUM = "[A-Za-z0-9]"
 _WORD = "[A-Za-z0-9_-]"
 
@@ -95,6 +96,7 @@ def _token(id_: str, prefix: str, alphabet: str, least: int, description: str, *
     literal = regex.escape(prefix, special_only=True)
     return Rule(
         id=id_, literal_prefix=prefix, description=description, opening_gate=literal,
+        gate=f"{literal}{alphabet}{{{max(1, _GATED_CHARACTERS - len(prefix))}}}",
         opening=(_START if starts else "") + literal, pattern=f"{alphabet}{{{least},}}{_WORD}*",
     )  # fmt: skip
 
@@ -203,7 +205,7 @@ CONTEXTS: tuple[Rule, ...] = (
         keeps_opening=True, ignore_case=True,
         opening=rf"(?<![A-Za-z0-9]){_BEARER}", opening_gate="(?i)" + _BEARER,
         pattern=r"(?=[A-Za-z._~+/%-]{0,255}+[0-9])[A-Za-z0-9._~+/%-]{20,}=*",
-        gate=r"(?i)bearer[^A-Za-z0-9].{0,8}[A-Za-z0-9._~+/%-]{20}",
+        gate=r"(?i)bearer[^A-Za-z0-9]",
     ),
     Rule(
         id="url-credentials", literal_prefix="://", description="user:password@ in a URL", keeps_opening=True,
@@ -243,35 +245,51 @@ def _in_base64(rule: Rule, alphabet: str) -> Iterator[Rule]:
 
     Exact, not a guess: each base64 character is limited to what the token's own alphabet can give.
     """
-    allowed = frozenset(byte for byte in range(128) if regex.fullmatch(alphabet, chr(byte)))
     bytes_ = [frozenset([byte]) for byte in rule.literal_prefix.encode()]
-    bytes_ += [allowed] * max(8, _ENCODED_BYTES - len(bytes_))
+    bytes_ += [_bytes_of(alphabet)] * max(8, _ENCODED_BYTES - len(bytes_))
     for shift in range(3):
         classes = _base64_classes(bytes_, shift)
         fragment = "".join(_leading_literal(classes))
         if len(fragment) >= _LEAST_FRAGMENT:
-            rest = "".join(_class(one) for one in classes[len(fragment) :])
+            literal = regex.escape(fragment, special_only=True)
+            rest = [_class(one) for one in classes[len(fragment) :]]
             yield Rule(
                 id=rule.id, literal_prefix=fragment, description=f"{rule.description}, in base64",
-                opening_gate=regex.escape(fragment, special_only=True),
-                gate=regex.escape(fragment, special_only=True) + rest,
-                pattern=f"{rest}[A-Za-z0-9+/_-]*={{0,2}}",
+                opening_gate=literal, gate=literal + "".join(rest[: max(0, _GATED_CHARACTERS + 2 - len(fragment))]),
+                pattern=f"{''.join(rest)}[A-Za-z0-9+/_-]*={{0,2}}",
             )  # fmt: skip
+
+
+@cache
+def _bytes_of(alphabet: str) -> frozenset[int]:
+    return frozenset(byte for byte in range(128) if regex.fullmatch(alphabet, chr(byte)))
 
 
 def _base64_classes(bytes_: list[frozenset[int]], shift: int) -> list[frozenset[str]]:
     """What each base64 character can be that holds only bits of `bytes_`, which start `shift` bytes into a group."""
-    classes = []
-    first, bits = -(-8 * shift // 6), 8 * (shift + len(bytes_))
-    for index in range(first, bits // 6):
-        left, right = divmod(6 * index, 8)[0] - shift, (6 * index + 5) // 8 - shift
-        offset = 6 * index - 8 * (left + shift)
-        if left == right:
-            values = {(byte >> (2 - offset)) & 63 for byte in bytes_[left]}
-        else:
-            values = {((high << 8 | low) >> (10 - offset)) & 63 for high in bytes_[left] for low in bytes_[right]}
-        classes.append(frozenset(_BASE64[value] for value in values))
-    return classes
+    first, last = -(-8 * shift // 6), 8 * (shift + len(bytes_)) // 6
+    return [_base64_class(bytes_, 6 * index - 8 * shift) for index in range(first, last)]
+
+
+def _base64_class(bytes_: list[frozenset[int]], bit: int) -> frozenset[str]:
+    """The characters for the six bits from `bit` on."""
+    at, offset = divmod(bit, 8)
+    if offset <= 2:
+        return _characters(bytes_[at], offset)
+    return _characters_of_two(bytes_[at], bytes_[at + 1], offset)
+
+
+@cache
+def _characters(of: frozenset[int], offset: int) -> frozenset[str]:
+    return frozenset(_BASE64[byte >> (2 - offset) & 63] for byte in of)
+
+
+@cache
+def _characters_of_two(left: frozenset[int], right: frozenset[int], offset: int) -> frozenset[str]:
+    taken = offset - 2  # bits of the right one
+    high = {byte << taken & 63 for byte in left}
+    low = {byte >> (8 - taken) for byte in right}
+    return frozenset(_BASE64[one | other] for one in high for other in low)
 
 
 def _leading_literal(classes: list[frozenset[str]]) -> Iterator[str]:
@@ -281,6 +299,7 @@ def _leading_literal(classes: list[frozenset[str]]) -> Iterator[str]:
         yield from one
 
 
+@cache
 def _class(characters: frozenset[str]) -> str:
     both = characters | {_URL_SAFE[one] for one in characters if one in _URL_SAFE}
     return "[" + "".join(regex.escape(one) for one in sorted(both)) + "]"

@@ -14,7 +14,9 @@ from runlane.redaction_filter.rules import KEY_NAME_GATE, RULES, Rule
 
 # What could hide a secret, or a value that readers refuse, from a look at the raw bytes: an escaped printable
 # character, an escaped slash, a surrogate, a number beyond the range of a float.
-_HIDING_PLACES = (r"\\u00[2-7]", r"\\/", r"\\u[dD][89abAB]", r"[0-9][eE][+]?[0-9]{3}")
+_HIDING_PLACES = (
+    r"\\u00[2-7]", r"\\/", r"\\u[dD][89abAB]", r"[:,\[][ \t\r\n]*-?[0-9]+(?:\.[0-9]+)?[eE][+]?[0-9]{3}",
+)  # fmt: skip
 
 
 class Span(NamedTuple):
@@ -31,9 +33,9 @@ class Scanner:
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         self._rules = tuple(rules)
-        self._gates = _compile(
-            [*(rule.gate_pattern for rule in rules), KEY_NAME_GATE, *_HIDING_PLACES], hyperscan.HS_FLAG_SINGLEMATCH
-        )
+        gates = list(dict.fromkeys(rule.gate_pattern for rule in rules))
+        self._gate_count = len(gates)
+        self._gates = _compile([*gates, KEY_NAME_GATE, *_HIDING_PLACES], hyperscan.HS_FLAG_SINGLEMATCH)
         self._openings = _compile([rule.opening_gate_pattern for rule in rules], hyperscan.HS_FLAG_SOM_LEFTMOST)
         self._hits: list[tuple[int, int, int]] = []
 
@@ -43,7 +45,7 @@ class Scanner:
 
     def has_candidates(self, raw: bytes) -> bool:
         """Whether a rule may match in a string of some JSON that has no hiding places."""
-        return any(order < len(self._rules) for order, _, _ in self._scan(self._gates, raw))
+        return any(order < self._gate_count for order, _, _ in self._scan(self._gates, raw))
 
     def spans(self, data: bytes) -> list[Span]:
         """The secrets in a text, in order. Where several overlap they are one, named by the first rule."""

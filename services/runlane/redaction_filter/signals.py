@@ -11,8 +11,9 @@ from operator import or_
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Raw, Struct
+from msgspec import Raw, Struct
 
+from runlane.redaction_filter.lean import default_of, stripped
 from runlane_contracts import events
 from runlane_contracts.codec import encode
 from runlane_contracts.envelope import EMPTY_PAYLOAD, Fact
@@ -60,9 +61,9 @@ def reduced_struct(cls: type[Struct]) -> type[Struct]:
     for info in msgspec.structs.fields(cls):
         hint = hints[info.name]
         if not _marks(hint) and (info.name == _USAGE or not _is_mapping(hint)):
-            reduced = Any if info.name == _USAGE else _reduced(hint)
-            fields.append((info.name, reduced) if info.required else (info.name, reduced, _default(info)))
-    return msgspec.defstruct(cls.__name__ + "Signal", fields, kw_only=True, omit_defaults=True)
+            reduced = Any if info.name == _USAGE else _reduced(stripped(hint))  # it was checked before
+            fields.append((info.name, reduced) if info.required else (info.name, reduced, default_of(info)))
+    return msgspec.defstruct(cls.__name__ + "Signal", fields, kw_only=True, omit_defaults=True, gc=False)
 
 
 def _reduced(hint: Any) -> Any:
@@ -74,10 +75,6 @@ def _reduced(hint: Any) -> Any:
     if origin is tuple:
         return tuple[tuple(part if part is Ellipsis else _reduced(part) for part in parts)]  # type: ignore[misc]
     return hint
-
-
-def _default(info: msgspec.structs.FieldInfo) -> Any:
-    return msgspec.field(default_factory=info.default_factory) if info.default is NODEFAULT else info.default
 
 
 def _marks(hint: Any) -> bool:

@@ -81,11 +81,9 @@ def hold(moments: Moments) -> None:
     moments.held = True
 
 
-def unhold(moments: Moments, now: datetime) -> None:
-    """A person has spoken."""
-    if moments.held:
-        moments.held = False
-        moments.due[RECOVER] = timestamp(now)
+def release(moments: Moments) -> None:
+    """It waits for no person."""
+    moments.held = False
 
 
 def apply(moments: Moments, type_: str, payload: events.Payload, *, now: datetime) -> None:
@@ -106,8 +104,9 @@ def apply(moments: Moments, type_: str, payload: events.Payload, *, now: datetim
             due.pop(f"input:{payload.input_id}", None)
         case _:
             _apply_ownership(moments, type_, payload, now)
-    if type_ in SPEAKING:
-        unhold(moments, now)
+    if moments.held and type_ in SPEAKING:
+        moments.held = False
+        due[RECOVER] = timestamp(now)
 
 
 def _apply_ownership(moments: Moments, type_: str, payload: events.Payload, now: datetime) -> None:

@@ -117,7 +117,8 @@ class RunWatch:
         await self._book.change(run_log.address, moments.hold)
         # Who spoke before this was noted was not heard: look once more.
         if not isinstance(recover(await run_log.load()), Hold):
-            await self._book.change(run_log.address, lambda stored: moments.unhold(stored, self._now()))
+            await self._book.change(run_log.address, moments.release)
+            await self._recover(run_log)
 
 
 def _give_up(run: RunLifecycle) -> tuple[FactDraft, ...]:

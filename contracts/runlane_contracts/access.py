@@ -29,6 +29,7 @@ class BrokerUser(Struct, frozen=True, kw_only=True):
 
 OPERATOR = "operator"
 OBSERVER = "observer"
+SUBSCRIBER = "subscriber"
 API = "$JS.API"
 
 
@@ -44,10 +45,12 @@ def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
         _run_supervisor(layout),
         _redaction_filter(layout),
         _projector(layout),
+        _audit_sink(layout),
         _edge_gateway(layout),
         _worker(layout),
         _operator(layout),
         _observer(layout),
+        _subscriber(layout),
     )
 
 
@@ -68,6 +71,7 @@ def _command_gateway(layout: Layout) -> BrokerUser:
             *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
             *_inform(layout.command_stream),
             *_read(layout.work_stream), f"{API}.STREAM.MSG.DELETE.{layout.work_stream}",
+            layout.subjects.intake("*", "command_gateway"),
         ),
         subscribe=(every("outcome"),),
     )  # fmt: skip
@@ -113,16 +117,30 @@ def _projector(layout: Layout) -> BrokerUser:
     )
 
 
+def _audit_sink(layout: Layout) -> BrokerUser:
+    stream = layout.audit_stream
+    return _service(
+        "audit_sink",
+        "The only one that writes the audit. Reads what it is made of by its own durables.",
+        layout,
+        publish=(layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}"),
+        buries=False,
+    )
+
+
 def _edge_gateway(layout: Layout) -> BrokerUser:
     every = layout.subjects.all_of
     return _service(
         "edge_gateway",
         "The clients' door: reads the view; of the log it learns the position only.",
         layout,
-        publish=(*_read(*_view(layout)), *_tail(*_view(layout)), *_inform(*_log(layout))),
+        publish=(
+            *_read(*_view(layout)), *_tail(*_view(layout)), *_inform(*_log(layout)),
+            layout.subjects.intake("*", "edge_gateway"),
+        ),
         subscribe=(every("live"), every("preview.view")),
         buries=False,
-    )
+    )  # fmt: skip
 
 
 def _worker(layout: Layout) -> BrokerUser:
@@ -154,9 +172,10 @@ def _operator(layout: Layout) -> BrokerUser:
             *(f"{API}.CONSUMER.{verb}.*" for verb in ("NAMES", "LIST")),
             *(f"{API}.CONSUMER.{verb}.*.*" for verb in ("CREATE", "INFO", "DELETE", "UNPIN", "RESET")),
             f"{API}.CONSUMER.CREATE.*.*.>",
-            *_read(*_view(layout), layout.signal_stream, layout.dead_stream),
+            *_read(*_view(layout), layout.signal_stream, layout.dead_stream, layout.audit_stream),
             layout.subjects.all_of("svc"),
         ),
+        deny_publish=(f"{API}.STREAM.PURGE.{layout.audit_stream}", f"{API}.STREAM.DELETE.{layout.audit_stream}"),
         subscribe=(_inbox(OPERATOR), layout.subjects.all_of("signal"), layout.subjects.all_of("live")),
     )  # fmt: skip
 
@@ -167,6 +186,20 @@ def _observer(layout: Layout) -> BrokerUser:
         description="Another service that listens to signals and live views. Says nothing at all.",
         subscribe=(layout.subjects.all_of("signal"), layout.subjects.all_of("live"), _inbox(OBSERVER)),
     )
+
+
+def _subscriber(layout: Layout) -> BrokerUser:
+    """Shared by all of them: each keeps to its own durable. A service of the platform, see ADR 0010."""
+    stream = layout.signal_stream
+    return BrokerUser(
+        name=SUBSCRIBER,
+        description="Another service of the platform that must not miss a signal: works through its durable.",
+        publish=(
+            f"{API}.CONSUMER.INFO.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.ACK.{stream}.>",
+        ),
+        subscribe=(_inbox(SUBSCRIBER), layout.subjects.all_of("signal")),
+        deny_publish=_durables_of_others(layout, SUBSCRIBER),
+    )  # fmt: skip
 
 
 def _service(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from runlane_contracts.audit import AuditRecord, Refusal
 from runlane_contracts.commands import Command, LedgerEntry
 from runlane_contracts.envelope import Commit, Fact, FactHead, RawCommit
 from runlane_contracts.lifecycle import FactDraft
@@ -27,6 +28,8 @@ decode_preview = msgspec.json.Decoder(Preview).decode
 decode_preview_batch = msgspec.json.Decoder(PreviewBatch).decode
 decode_command = msgspec.json.Decoder(Command).decode
 decode_ledger_entry = msgspec.json.Decoder(LedgerEntry).decode
+decode_refusal = msgspec.json.Decoder(Refusal).decode
+decode_audit_record = msgspec.json.Decoder(AuditRecord).decode
 _decode_json = msgspec.json.Decoder().decode
 
 

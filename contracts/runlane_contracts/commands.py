@@ -79,6 +79,7 @@ class ReconcileTool(CommandPayload, frozen=True, kw_only=True):
     tool_call_id: ItemId
     outcome: Literal["executed", "not_executed"]
     note: str
+    result: Any = None
 
 
 class ProvideInput(CommandPayload, frozen=True, kw_only=True):

@@ -305,12 +305,15 @@ class ToolOutcomeUnknown(Payload, frozen=True, kw_only=True):
 
 
 class ToolReconciled(Payload, frozen=True, kw_only=True):
+    """`result`: what the call gave, if that was found out too; only of one that was executed."""
+
     TYPE: ClassVar[str] = "tool.reconciled"
     ITEM: ClassVar[tuple[str, str] | None] = ("tool", "tool_call_id")
     tool_call_id: ItemId
     outcome: Literal["executed", "not_executed"]
     by: str
     note: ContentText | None = None
+    result: Content = None
 
 
 # --- approval, input --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from runlane_contracts import events, headers
+from runlane_contracts.audit import PROGRESS, AuditRecord, Refusal
 from runlane_contracts.commands import COMMANDS, Command, LedgerEntry
 from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.envelope import Commit, Fact
@@ -37,6 +38,7 @@ def documents() -> dict[str, Schema]:
         "commit.json": _commit(),
         "command.json": _typed("Command", Command, COMMANDS, "A command as it lies in the command stream."),
         "ledger_entry.json": _plain("LedgerEntry", [LedgerEntry]),
+        "audit_record.json": _plain("AuditRecord", [AuditRecord]),
         "preview.json": _plain("Preview", [Preview]),
         "preview_batch.json": _plain("PreviewBatch", [PreviewBatch]),
         "problem.json": _plain("ProblemDocument", [ProblemDocument]),
@@ -173,6 +175,8 @@ _CHANNELS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
     "live": ("live", ("tenant", "run"), "viewCommit", "View commits as they are stored. Core, live only."),
     "signal": ("signal", ("tenant", "family", "verb"), "signal", "One fact without its content."),
     "command": ("cmd", ("partition", "tenant", "run"), "command", "Commands on their way to the supervisor."),
+    "audit": ("audit", ("tenant", "category"), "auditRecord", "Who did what: a hash chain for each tenant."),
+    "intake": ("intake", ("tenant", "service"), "refusal", "Refusals of access on their way into the audit."),
     "outcome": ("outcome", ("tenant", "command"), "wakeUp", "Core: look at the ledger, this command was settled."),
     "previewRaw": ("preview.raw", ("tenant", "run"), "previews", "Fragments as a worker states them. Core."),
     "previewView": ("preview.view", ("tenant", "run"), "previews", "Fragments as people may see them. Core."),
@@ -185,9 +189,11 @@ _PARAMETERS = {
     "family": "First half of a fact's type.",
     "verb": "Second half of a fact's type.",
     "command": "Id of a command.",
+    "category": "What kind of record it is.",
+    "service": "Which service reports it.",
 }
 
-_MESSAGE_TYPES: list[type[Struct]] = [Commit, Fact, Command, PreviewBatch]
+_MESSAGE_TYPES: list[type[Struct]] = [Commit, Fact, Command, PreviewBatch, AuditRecord, Refusal]
 
 
 def _channel(name: str, layout: Layout) -> Schema:
@@ -219,6 +225,7 @@ def _operations(layout: Layout) -> Schema:
             "summary": f"{spec.service} by the durable consumer {spec.durable}",
         }
         for spec in layout.consumers()
+        if spec.stream in channel_of  # a bucket is no channel
     }
 
 
@@ -254,6 +261,8 @@ def _messages() -> Schema:
             headers.CE_TIME, headers.CE_SPECVERSION,
         ),
         "command": message("A command", struct(Command), headers.COMMIT_ID, headers.TRACEPARENT),
+        "auditRecord": message("A sealed record", struct(AuditRecord), PROGRESS),
+        "refusal": message("Somebody was not let in", struct(Refusal), headers.COMMIT_ID),
         "wakeUp": message("Nothing: only a wake-up", {}),
         "previews": message("Fragments of one run", struct(PreviewBatch)),
     }  # fmt: skip

@@ -15,6 +15,9 @@ DAY_S = 86_400.0
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+UNSEALED_S = 7 * DAY_S
+"""What is audited and not in a log lives so long: the audit sink may be down for as long without losing any of it."""
+
 MAX_PAYLOAD_BYTES = 4 * MIB
 """`max_payload` of the server. A commit, with its headers, stays below it."""
 MAX_COMMIT_BYTES = 2 * MIB
@@ -48,6 +51,8 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     allow_rollup: bool = False
     allow_msg_ttl: bool = False
     """A message may carry an age of its own; buckets use it for the markers that a deletion leaves."""
+    allow_atomic: bool = False
+    """Several messages may be stored as one: all or none, with nothing in between."""
     republish: Republish | None = None
 
 
@@ -113,6 +118,10 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self._name("AUDIT")
 
     @property
+    def intake_stream(self) -> str:
+        return self._name("INTAKE")
+
+    @property
     def dead_stream(self) -> str:
         return self._name("DEAD")
 
@@ -172,7 +181,7 @@ class Layout(Struct, frozen=True, kw_only=True):
             StreamSpec(
                 name=self.command_stream, subjects=(every("cmd"),), fsync=True,
                 description="Commands on their way to the supervisor.",
-                max_bytes=self.max_bytes // 8, max_age_s=7 * DAY_S,
+                max_bytes=self.max_bytes // 8, max_age_s=UNSEALED_S,
             ),
             StreamSpec(
                 name=self.work_stream, subjects=(every("work"),), fsync=True, retention="workqueue",
@@ -182,7 +191,12 @@ class Layout(Struct, frozen=True, kw_only=True):
             StreamSpec(
                 name=self.audit_stream, subjects=(every("audit"),), fsync=True,
                 description="Sealed records of who did what.", max_bytes=self.max_bytes // 4,
-                deny_delete=True, deny_purge=True,
+                deny_delete=True, deny_purge=True, allow_atomic=True,
+            ),
+            StreamSpec(
+                name=self.intake_stream, subjects=(every("intake"),), fsync=True,
+                description="Refusals of access on their way into the audit.",
+                max_bytes=self.max_bytes // 64, max_age_s=UNSEALED_S, duplicate_window_s=3600.0, deny_delete=True,
             ),
             StreamSpec(
                 name=self.dead_stream, subjects=(every("dead"),), fsync=True, discard="old",
@@ -194,7 +208,7 @@ class Layout(Struct, frozen=True, kw_only=True):
     def _buckets(self) -> tuple[StreamSpec, ...]:
         return (
             self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
-            self._bucket(self.ledger_bucket, "What became of each command.", 2 * DAY_S),
+            self._bucket(self.ledger_bucket, "What became of each command.", UNSEALED_S),
             self._bucket(self.timer_bucket, "When the supervisor has to look at which run.", 0.0),
         )
 
@@ -238,6 +252,38 @@ class Layout(Struct, frozen=True, kw_only=True):
                 durable="run-supervisor-v1", pin_ttl_s=1.0, stream=self.command_stream, service="run_supervisor",
                 filter_subjects=(self.subjects.all_of("cmd"),), max_ack_pending=512, pinned=True,
             ),
+            *self._audit_consumers(),
+        )  # fmt: skip
+
+    def _audit_consumers(self) -> tuple[ConsumerSpec, ...]:
+        """Everything the audit is made of."""
+        every = self.subjects.all_of
+        sources = (
+            *(
+                (f"log-v1-{index}", self.log_stream_at(index),
+                 tuple(self.subjects.partitions_of("log", index, self.log_streams)))
+                for index in range(self.log_streams)
+            ),
+            ("command-v1", self.command_stream, (every("cmd"),)),
+            ("ledger-v1", f"KV_{self.ledger_bucket}", (f"$KV.{self.ledger_bucket}.>",)),
+            ("intake-v1", self.intake_stream, (every("intake"),)),
+        )  # fmt: skip
+        return tuple(
+            ConsumerSpec(
+                durable=f"audit-sink-{name}", stream=stream, service="audit_sink", filter_subjects=subjects,
+                max_ack_pending=4096, ack_policy="all", pinned=True,
+            )
+            for name, stream, subjects in sources
+        )  # fmt: skip
+
+    def subscriber_consumer(self, name: str, filter_subjects: tuple[str, ...] = ()) -> ConsumerSpec:
+        """The durable of another service of the platform on the signals; by default on all of them.
+
+        What a service has not fetched before the stream forgets it (age, or size) is lost for it.
+        """
+        return ConsumerSpec(
+            durable=f"subscriber-{name}", stream=self.signal_stream, service="subscriber",
+            filter_subjects=filter_subjects or (self.subjects.all_of("signal"),), max_ack_pending=1000,
         )  # fmt: skip
 
     def pool_consumer(self, tenant_id: str, pool: str) -> ConsumerSpec:

@@ -58,6 +58,10 @@ class Subjects(NamedTuple):
     def audit(self, tenant_id: str, category: str) -> str:
         return f"{self.root}.audit.{tenant_id}.{category}"
 
+    def intake(self, tenant_id: str, service: str) -> str:
+        """What a service reports to the audit and no other stream holds: refusals of access."""
+        return f"{self.root}.intake.{tenant_id}.{service}"
+
     def dead(self, service: str, tenant_id: str) -> str:
         return f"{self.root}.dead.{service}.{tenant_id}"
 

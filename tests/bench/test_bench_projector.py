@@ -102,7 +102,7 @@ async def begin_again(server: NatsServer) -> None:
 def tell(what: str, facts: int, messages: int, took_s: float) -> None:
     result = {"bench": "projector", "what": what, "facts_per_s": round(facts / took_s),
               "messages_per_s": round(messages / took_s), "runs": RUNS, "facts_a_commit": FACTS_A_COMMIT}  # fmt: skip
-    print(json.dumps(result))  # noqa: T201 - this is the result
+    print(json.dumps(result))
 
 
 async def test_facts_a_second(server: NatsServer, tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """How fast the log is derived, against a bare pull loop that only counts the same messages.
 
 Prints a table and one JSON line; asserts no time. Both are one process beside one broker. The pull loop neither

@@ -5,11 +5,12 @@ from importlib import import_module
 import runlane.client
 
 PINNED = (
-    "ActionOutcome Applied BackoffPolicy CommandFactory Connection ContractViolation CursorStore Declined End Fact "
-    "FileCursorStore Held Hello HttpTransport Intent LeaseLost MemoryCursorStore NatsTransport Preview PreviewEntry "
-    "PreviewGap PreviewOverlay ReadOutcome Redactor Refused RequestRefused ResetRequired Resumed RunActions "
-    "RunCancelled RunContext RunReader RunState RunTerminal RunWriter RunlaneError SnapshotFrame SnapshotGiven Synced "
-    "TokenRedactor Unknown Unreachable Worker"
+    "ActionOutcome AlreadyRan Applied BackoffPolicy CommandFactory Connection ContractViolation CursorStore Declined "
+    "Effect End Executed Fact FileCursorStore Held Hello HttpTransport Intent LeaseLost MemoryCursorStore "
+    "NatsTransport NonDeterministic NotExecuted Preview PreviewEntry PreviewGap PreviewOverlay ReadOutcome Reconcile "
+    "Redactor Refused RequestRefused ResetRequired Resumed RunActions RunCancelled RunContext RunReader RunState "
+    "RunTerminal RunWriter RunlaneError SnapshotFrame SnapshotGiven Synced TokenRedactor ToolCallFailed Unknown "
+    "UnknownCall Unreachable Worker"
 )
 
 

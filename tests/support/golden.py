@@ -82,7 +82,9 @@ PAYLOADS: tuple[events.Payload, ...] = (
     events.ToolFailed(tool_call_id="c2", error=ERROR),
     events.ToolCancelled(tool_call_id="c2", reason="run.cancelled"),
     events.ToolOutcomeUnknown(tool_call_id="c2", operation_id="op1"),
-    events.ToolReconciled(tool_call_id="c2", outcome="executed", by="user:u1", note="on the statement"),
+    events.ToolReconciled(
+        tool_call_id="c2", outcome="executed", by="user:u1", note="on the statement", result={"apples": 3}
+    ),
     events.ApprovalRequested(
         approval_id="a1", description="Pay 12.50", risk="high", version=3, action_digest="sha256:0", tool_call_id="c2",
         data={"amount": 12.5}, editable=True, expires_at=at(600),
@@ -164,7 +166,7 @@ COMMAND_PAYLOADS: tuple[CommandPayload, ...] = (
     ),
     RevokeApproval(approval_id="a1", reason="no longer needed"),
     RetryTool(tool_call_id="c1"),
-    ReconcileTool(tool_call_id="c1", outcome="not_executed", note="not on the statement"),
+    ReconcileTool(tool_call_id="c1", outcome="executed", note="on the statement", result={"receipt": "r-7"}),
     ProvideInput(input_id="i1", value={"color": "red"}),
     SendMessage(content="hurry"),
 )  # fmt: skip
@@ -331,7 +333,10 @@ def corpus() -> dict[str, Story]:
             events.ToolOutcomeUnknown(tool_call_id="c1", operation_id="op1"),
             events.ToolReconciled(tool_call_id="c1", outcome="not_executed", by="user:u1"),
             events.ToolRequested(tool_call_id="c2", name="pay", arguments={}, retry_of="c1", attempt=2),
-            events.ToolFailed(tool_call_id="c2", error=failed),
+            events.ToolOutcomeUnknown(tool_call_id="c2", operation_id="op1"),
+            events.ToolReconciled(tool_call_id="c2", outcome="executed", by="w2", result={"receipt": 7}),
+            events.ToolRequested(tool_call_id="c3", name="pay", arguments={}, side_effect="unsafe"),
+            events.ToolFailed(tool_call_id="c3", error=failed),
         ),
         "paused_and_resumed": Story().then(
             *begun, events.RunPauseRequested(), events.RunPaused(), events.RunResumed(), events.RunWaiting()

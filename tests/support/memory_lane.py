@@ -239,7 +239,9 @@ class MemoryLane:
         self._enter("find_command", idempotency_key)
         return self.commands.get(idempotency_key)
 
-    def _decide(self, life: RunLifecycle, type_: str, body: dict[str, Any], command_id: str) -> list[FactDraft]:
+    def _decide(  # noqa: C901, PLR0912 - one case for each command
+        self, life: RunLifecycle, type_: str, body: dict[str, Any], command_id: str
+    ) -> list[FactDraft]:
         match type_:
             case "run.cancel":
                 fact: events.Payload = events.RunCancelRequested(
@@ -264,6 +266,10 @@ class MemoryLane:
                     version=approval.request.version, data=body.get("data"),
                     action_digest=approval.request.action_digest,
                 )  # fmt: skip
+            case "tool.reconcile":
+                if life.tools[body["tool_call_id"]].status != "outcome_unknown":
+                    raise refusal("already_resolved")
+                fact = events.ToolReconciled(by="u1", **body)
             case "tool.retry":
                 tool = life.tools[body["tool_call_id"]]
                 fact = msgspec.structs.replace(

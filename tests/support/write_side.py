@@ -1,7 +1,7 @@
 """The write side in one process: a real broker with its users, the command gateway, the run supervisor.
 
-    async with write_side() as side:
-        run_id = await side.start_run()
+async with write_side() as side:
+    run_id = await side.start_run()
 """
 
 import asyncio
@@ -127,9 +127,7 @@ class WriteSide:
 
 
 @asynccontextmanager
-async def write_side(
-    *, supervisor: bool = True, sync_interval: str = "2m", **gateway: Any
-) -> AsyncIterator[WriteSide]:
+async def write_side(*, supervisor: bool = True, sync_interval: str = "2m", **gateway: Any) -> AsyncIterator[WriteSide]:
     """A broker, a gateway, and a supervisor unless told otherwise."""
     layout = Layout(max_bytes=64 * MIB)
     async with nats_server(users=True, layout=layout, sync_interval=sync_interval) as server:
@@ -153,7 +151,9 @@ async def _services(
     server: NatsServer, connections: Connections, layout: Layout, *, supervisor: bool = True, **gateway: Any
 ) -> AsyncIterator[WriteSide]:
     common = CommonSettings(
-        nats_url=server.url, stream_max_bytes=layout.max_bytes, stream_replicas=layout.replicas  # type: ignore[arg-type]
+        nats_url=server.url,
+        stream_max_bytes=layout.max_bytes,
+        stream_replicas=layout.replicas,  # type: ignore[arg-type]
     )
     access = AccessSettings(
         api_keys=",".join(f"{tenant}:{token}" for tenant, token in TOKENS.items()), cursor_keys="k1:" + "ab" * 32

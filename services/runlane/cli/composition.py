@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
+from runlane.audit_sink import app as audit_sink
+from runlane.audit_sink.settings import AuditSinkSettings
 from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
 from runlane.command_gateway import app as command_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
@@ -34,7 +36,7 @@ from runlane.redaction_filter import app as redaction_filter
 from runlane.redaction_filter.settings import RedactionFilterSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
-from runlane_contracts.access import OBSERVER, OPERATOR
+from runlane_contracts.access import OBSERVER, OPERATOR, SUBSCRIBER
 from runlane_contracts.streams import Layout
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
                 start_demo(url, secrets.api_keys["demo"])
 
             await run(
-                _services(common, access, state),
+                _services(common, access, state, secrets),
                 settings=common, connections=connections, on_ready=on_ready, telemetry=telemetry,
                 sites=lambda running, desk: _sites(running, desk, options),
             )  # fmt: skip
@@ -82,17 +84,19 @@ async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
     await asyncio.gather(*(unpin(operator, spec) for spec in pinned))
 
 
-def _services(common: CommonSettings, access: AccessSettings, state: StateDir) -> list[Service]:
+def _services(common: CommonSettings, access: AccessSettings, state: StateDir, secrets: Secrets) -> list[Service]:
     store = state.read_store_url
     command = CommandGatewaySettings(common=common, access=access)
     edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store, command_gateway_url=None)
     fold = ProjectorSettings(common=common, read_store_url=store)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
+    seal = AuditSinkSettings(common=common, signing_key=SecretStr(secrets.audit_signing_key))
     return [
         lambda connections: redaction_filter.serve(mask, connections),
         lambda connections: projector.serve(fold, connections),
         lambda connections: run_supervisor.serve(decide, connections),
+        lambda connections: audit_sink.serve(seal, connections),
         lambda connections: command_gateway.serve(command, connections),
         lambda connections: edge_gateway.serve(edge, connections),
     ]
@@ -119,7 +123,8 @@ def _signing_first(secrets: Secrets) -> str:
 def _info(url: str, server: EmbeddedServer, secrets: Secrets) -> ConnectionInfo:
     return ConnectionInfo(
         url=url, nats_url=server.url_of(OBSERVER), operator_nats_url=server.url_of(OPERATOR),
-        worker_nats_url=server.url_of("worker"), tokens=secrets.api_keys, pid=os.getpid(),
+        worker_nats_url=server.url_of("worker"), subscriber_nats_url=server.url_of(SUBSCRIBER),
+        tokens=secrets.api_keys, pid=os.getpid(),
     )  # fmt: skip
 
 

@@ -40,7 +40,9 @@ class Finding:
 
 
 @click.command()
-@click.option("--nats-url", envvar="RUNLANE_NATS_URL", help="The broker, with the operator's credentials.")
+@click.option(
+    "--nats-url", envvar="RUNLANE_NATS_URL", help="The broker. Who: in it, or RUNLANE_NATS_USER and _PASSWORD."
+)
 @linked
 async def doctor(link: Link, nats_url: str | None) -> int:
     """Look at the broker, streams, consumers, services, HTTP and the disk. Changes nothing. 1 when something fails."""

@@ -72,20 +72,46 @@ class Link:
     @asynccontextmanager
     async def broker(self, nats_url: str | None = None) -> AsyncIterator["Connection"]:
         """The broker, as its operator."""
-        from urllib.parse import urlsplit  # noqa: PLC0415
-
         from runlane.kernel.connection import connect  # noqa: PLC0415
-        from runlane_contracts.access import inbox_prefix  # noqa: PLC0415
 
         url = nats_url or self.info().operator_nats_url
-        user = urlsplit(url.split(",")[0]).username
+        user, password = _credentials(url)
         connection = await connect(
-            url=url, name="runlane-cli", inbox_prefix=inbox_prefix(user) if user else None, wait_s=5.0
+            url=url,
+            user=user,
+            password=password,
+            name="runlane-cli",
+            inbox_prefix=_inbox_prefix(url, user),
+            wait_s=5.0,
         )
         try:
             yield connection
         finally:
             await connection.close()
+
+
+def _credentials(url: str) -> tuple[str | None, str | None]:
+    """As whom to connect where the address does not say: what the settings say, by default the operator."""
+    from runlane.hosting.settings import CommonSettings  # noqa: PLC0415
+    from runlane_contracts.access import OPERATOR  # noqa: PLC0415
+
+    if _user_in(url) is not None:
+        return None, None
+    settings = CommonSettings()
+    return settings.broker_user(OPERATOR), settings.broker_password
+
+
+def _inbox_prefix(url: str, user: str | None) -> str | None:
+    from runlane_contracts.access import inbox_prefix  # noqa: PLC0415
+
+    who = user or _user_in(url)
+    return inbox_prefix(who) if who else None
+
+
+def _user_in(url: str) -> str | None:
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    return urlsplit(url.partition(",")[0]).username
 
 
 def linked(verb: Callable[..., Awaitable[int | None]]) -> Callable[..., None]:

@@ -19,6 +19,7 @@ VERBS = (
     Verb("pause", "runlane.cli.steer:pause", "Decide", "Stop a run at its next safe point, to go on later."),
     Verb("resume", "runlane.cli.steer:resume", "Decide", "Let a paused run go on."),
     Verb("cancel", "runlane.cli.steer:cancel", "Decide", "End a run."),
+    Verb("audit", "runlane.cli.audit:audit", "Operate", "Check and export the record of who did what."),
     Verb("provision", "runlane.cli.provision:provision", "Operate", "Make the broker's streams match the layout."),
     Verb("rebuild", "runlane.cli.rebuild:rebuild", "Operate", "Fold the read store again from the view."),
     Verb("doctor", "runlane.cli.doctor:doctor", "Operate", "Look for what is wrong, and say what to do."),

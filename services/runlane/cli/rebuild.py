@@ -9,7 +9,9 @@ from runlane.cli.output import emit
 
 
 @click.command()
-@click.option("--nats-url", envvar="RUNLANE_NATS_URL", help="The broker, with the operator's credentials.")
+@click.option(
+    "--nats-url", envvar="RUNLANE_NATS_URL", help="The broker. Who: in it, or RUNLANE_NATS_USER and _PASSWORD."
+)
 @click.option("--timeout-s", default=600.0, show_default=True, help="How long to wait for it.")
 @click.option("--force", is_flag=True, help="Switch even if the fresh one lacks runs that the present one has.")
 @linked

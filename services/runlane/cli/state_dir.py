@@ -2,7 +2,7 @@
 
 nats/            the broker's store
 read.sqlite      the read store; can be folded again from the log
-keys.json        cursor keys, API keys, broker passwords; made once, readable by the owner only
+keys.json        cursor keys, API keys, broker passwords, the audit's signing key; made once, readable by the owner only
 connection.json  where it serves and as whom to ask; readable by the owner only
 lock             held while it runs
 """
@@ -37,6 +37,7 @@ class Secrets(Struct, frozen=True, kw_only=True):
     cursor_keys: dict[str, str]  # id → hex
     api_keys: dict[str, str]  # tenant → token
     broker_passwords: dict[str, str]  # user → password
+    audit_signing_key: str = ""  # Ed25519 seed, hex
 
     @classmethod
     def fresh(cls, broker_users: list[str]) -> Self:
@@ -46,6 +47,7 @@ class Secrets(Struct, frozen=True, kw_only=True):
             cursor_keys={"k1": secrets.token_hex(32)},
             api_keys={tenant: f"rlk_{tenant}_{secrets.token_urlsafe(24)}" for tenant in TENANTS},
             broker_passwords={user: secrets.token_urlsafe(24) for user in broker_users},
+            audit_signing_key=secrets.token_hex(32),
         )
 
     def keys(self) -> CursorKeys:
@@ -62,6 +64,7 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     nats_url: str  # the observer's
     operator_nats_url: str
     worker_nats_url: str
+    subscriber_nats_url: str = ""
     tokens: dict[str, str]
     pid: int
 
@@ -102,7 +105,7 @@ class StateDir:
             self._lock = None
 
     def secrets(self, broker_users: list[str]) -> Secrets:
-        """The folder's secrets; made when it is new, completed when a broker user was added."""
+        """The folder's secrets; made when it is new, completed when something was added since."""
         path = self.path / "keys.json"
         if not path.exists():
             return self._write_secrets(Secrets.fresh(broker_users))
@@ -111,10 +114,16 @@ class StateDir:
         except (OSError, msgspec.MsgspecError) as exc:
             raise StateDirBroken(f"{path} cannot be read: {exc}") from exc
         missing = [user for user in broker_users if user not in found.broker_passwords]
-        if not missing:
+        if not missing and found.audit_signing_key:
             return found
         more = {user: secrets.token_urlsafe(24) for user in missing}
-        return self._write_secrets(msgspec.structs.replace(found, broker_passwords={**found.broker_passwords, **more}))
+        return self._write_secrets(
+            msgspec.structs.replace(
+                found,
+                broker_passwords={**found.broker_passwords, **more},
+                audit_signing_key=found.audit_signing_key or secrets.token_hex(32),
+            )
+        )
 
     def announce(self, info: ConnectionInfo) -> None:
         """Let other verbs find this process."""
@@ -131,6 +140,14 @@ def connection_info(path: Path) -> ConnectionInfo | None:
         return msgspec.json.decode((path / "connection.json").read_bytes(), type=ConnectionInfo)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def audit_signing_key(path: Path) -> str:
+    """The seed that signs the audit of this folder, or nothing."""
+    try:
+        return msgspec.json.decode((path / "keys.json").read_bytes(), type=Secrets).audit_signing_key
+    except (OSError, msgspec.MsgspecError):
+        return ""
 
 
 def _write_private(path: Path, data: bytes) -> None:

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     )
     from runlane.client.context import RunContext
     from runlane.client.cursor_store import CursorStore, FileCursorStore, MemoryCursorStore
+    from runlane.client.effects import Effect, Executed, NotExecuted, Reconcile, UnknownCall
     from runlane.client.errors import (
+        AlreadyRan,
         ContractViolation,
         LeaseLost,
+        NonDeterministic,
         RequestRefused,
         RunCancelled,
         RunlaneError,
+        ToolCallFailed,
         Unreachable,
     )
     from runlane.client.overlay import PreviewEntry, PreviewOverlay
@@ -63,14 +67,22 @@ _HOME = {
     "RunActions": "runlane.client.commands",
     "Unknown": "runlane.client.commands",
     "RunContext": "runlane.client.context",
+    "Effect": "runlane.client.effects",
+    "Executed": "runlane.client.effects",
+    "NotExecuted": "runlane.client.effects",
+    "Reconcile": "runlane.client.effects",
+    "UnknownCall": "runlane.client.effects",
+    "AlreadyRan": "runlane.client.errors",
     "CursorStore": "runlane.client.cursor_store",
     "FileCursorStore": "runlane.client.cursor_store",
     "MemoryCursorStore": "runlane.client.cursor_store",
     "ContractViolation": "runlane.client.errors",
     "LeaseLost": "runlane.client.errors",
+    "NonDeterministic": "runlane.client.errors",
     "RequestRefused": "runlane.client.errors",
     "RunCancelled": "runlane.client.errors",
     "RunlaneError": "runlane.client.errors",
+    "ToolCallFailed": "runlane.client.errors",
     "Unreachable": "runlane.client.errors",
     "PreviewEntry": "runlane.client.overlay",
     "PreviewOverlay": "runlane.client.overlay",
@@ -99,12 +111,13 @@ _HOME = {
 }
 
 __all__ = [
-    "ActionOutcome", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation", "CursorStore",
-    "Declined", "End", "Fact", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
-    "MemoryCursorStore", "NatsTransport", "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome",
-    "Redactor", "Refused", "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext",
-    "RunReader", "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
-    "TokenRedactor", "Unknown", "Unreachable", "Worker",
+    "ActionOutcome", "AlreadyRan", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation",
+    "CursorStore", "Declined", "Effect", "End", "Executed", "Fact", "FileCursorStore", "Held", "Hello",
+    "HttpTransport", "Intent", "LeaseLost", "MemoryCursorStore", "NatsTransport", "NonDeterministic", "NotExecuted",
+    "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
+    "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
+    "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
+    "TokenRedactor", "ToolCallFailed", "Unknown", "UnknownCall", "Unreachable", "Worker",
 ]  # fmt: skip
 
 

@@ -138,9 +138,9 @@ class RunActions:
         """Try a failed tool call again, as a new call."""
         return await self.send_intent(self._intent(contract.RetryTool(tool_call_id=tool_call_id)))
 
-    async def reconcile_tool(self, tool_call_id: str, outcome: str, note: str) -> ActionOutcome:
-        """Say what really became of a call whose outcome is unknown."""
-        raw = {"tool_call_id": tool_call_id, "outcome": outcome, "note": note}
+    async def reconcile_tool(self, tool_call_id: str, outcome: str, note: str, *, result: Any = None) -> ActionOutcome:
+        """Say what really became of a call whose outcome is unknown, and what it gave if it was `executed`."""
+        raw = {"tool_call_id": tool_call_id, "outcome": outcome, "note": note, "result": result}
         return await self.send_intent(self._intent(msgspec.convert(raw, contract.ReconcileTool)))
 
     async def send(self, content: Any) -> ActionOutcome:

@@ -1,35 +1,52 @@
 """What an agent is given: its run, to write to, and what people decide about it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled
+import msgspec
+
+from runlane.client.effects import Calls, Effect, Reconcile
+from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled, ToolCallFailed
 from runlane.client.items import MessageInProgress, ReasoningInProgress, ToolInProgress
+from runlane.client.journal import CHECKPOINT_TYPE, Journal, Step, is_a_step
 from runlane.client.run_tail import RunTail, SentMessage
 from runlane.client.state import RunState
 from runlane.client.transports.ports import Claim, Written
-from runlane.client.writer import FactLike, RunWriter
+from runlane.client.writer import FactLike, RunWriter, draft_of
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events
-from runlane_contracts.canonical import sha256_of
+from runlane_contracts.canonical import action_digest as digest_of, sha256_of
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import derived_id
 from runlane_contracts.events import WaitingFor
+from runlane_contracts.lifecycle import FactDraft
 from runlane_contracts.previews import Operation
 
 
 class RunContext:
     """One run, in the hands of one agent.
 
-    `append`, `message`, `tool`, `publish_preview` … are those of `writer`. `boundary()` is where people reach the
-    agent: call it between steps. After a worker was lost the agent starts anew with `attempt` 2, 3 …; `state`
-    holds what happened before, and an approval that was asked for is not asked for again.
+    `boundary()` is where people reach the agent: call it between steps. What the agent does to the world goes
+    through `call`. After a worker was lost the agent starts anew, from its beginning, with `attempt` 2, 3 …: then
+    each step that the log holds already is answered from there. What is done is not done again, what was said is not
+    said again, what was asked is not asked again. So an agent has to take the same steps in the same order.
+
+    Raises, out of each step:
+        NonDeterministic: the agent does something else than it did before.
     """
 
     def __init__(
-        self, claim: Claim, writer: RunWriter, tail: RunTail, *, new_id: NewId = new_id, now: Now = utc_now
+        self,
+        claim: Claim,
+        writer: RunWriter,
+        tail: RunTail,
+        *,
+        reconcile: Reconcile | None = None,
+        new_id: NewId = new_id,
+        now: Now = utc_now,
     ) -> None:
         self.run_id = claim.run_id
         self.agent = claim.agent
@@ -39,6 +56,13 @@ class RunContext:
         self._new_id = new_id
         self._now = now
         self._waiting_on: list[WaitingFor] = []
+        self._unknown: set[str] = set()
+        self._goes_on = False
+        self._used: set[str] = set()
+        self._journal = Journal(tail.state, claim.lease_epoch, masked=writer.masked)
+        tail.on_fact = self._journal.learn
+        self._desk = _Desk(writer, self._journal)
+        self._calls = Calls(self, self._journal, self._desk, reconcile, new_id)
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -71,36 +95,31 @@ class RunContext:
             RunCancelled: clean up and let it pass; the worker then states `run.cancelled`.
             LeaseLost: another may drive the run now; stop.
         """
-        self._check()
+        self.check()
+        await self._go_on()
         while self._tail.pause_requested or self._tail.is_paused:
             if not self._tail.is_paused:
                 await self._pause()
-            await self._until(lambda: not self._tail.is_paused and not self._tail.pause_requested)
+            await self.until(lambda: not self._tail.is_paused and not self._tail.pause_requested)
         return self.messages()
 
     def messages(self) -> list[SentMessage]:
-        """What people said since this was last asked, without waiting."""
-        said = list(self._tail.messages)
-        self._tail.messages.clear()
-        return said
+        """What people said since this was last asked, without waiting. In a later attempt: at the same step."""
+        return self._journal.hear(self._tail.messages)
 
     def retries(self) -> list[events.ToolRequested]:
-        """Tool calls that people asked to try again. Run each with `retried_tool`."""
-        asked = list(self._tail.retries)
-        self._tail.retries.clear()
-        return asked
+        """Tool calls that people asked to try again. Run each with `call_again`."""
+        asked = self._journal.take_retries(self._tail.retries)
+        return [one for one in asked if not self._calls.repeats(one.tool_call_id)]
 
     async def _pause(self) -> None:
         # Only if nobody took the request back meanwhile: else the run would stand still with nobody to ask why.
         try:
             await self.writer.append(events.RunPaused(), expected_sequence=self._tail.sequence)
         except RequestRefused as refused:
-            behind = refused.problem.current_sequence
-            if refused.code != "sequence_conflict" or behind is None:
-                raise
-            await self._until(lambda: self._tail.sequence >= behind)
+            await self._catch_up(refused)
             return
-        await self._until(lambda: self._tail.is_paused or not self._tail.pause_requested)
+        await self.until(lambda: self._tail.is_paused or not self._tail.pause_requested)
 
     async def approval(
         self,
@@ -123,11 +142,15 @@ class RunContext:
         Raises:
             RunCancelled, LeaseLost: as `boundary`.
         """
-        self._check()
-        digest = action_digest or self._digest_of(tool_call_id) or sha256_of({"description": description, "data": data})
-        if approval_id is None:
-            approval_id = derived_id("apr", self.run_id, tool_call_id, digest) if tool_call_id else self._new_id("apr")
-        known = self._tail.state.data["items"].get(f"approval:{approval_id}")
+        self.check()
+        shown = {"description": description, "data": data}
+        digest = action_digest or self._digest_of(tool_call_id) or sha256_of(shown)
+        if approval_id is None and tool_call_id is not None:
+            approval_id = derived_id("apr", self.run_id, tool_call_id, digest)
+        step = self._journal.step("approval", approval_id)
+        approval_id, known = step.id, step.item
+        if known is not None:
+            self._journal.require_same_question(approval_id, digest, shown)
         if known is None:
             question = events.ApprovalRequested(
                 approval_id=approval_id, tool_call_id=tool_call_id, description=description, risk=risk, data=data,
@@ -137,8 +160,8 @@ class RunContext:
         elif approval_id not in self._tail.resolutions:
             await self._wait_for_known(WaitingFor(kind="approval", id=approval_id))
         if approval_id not in self._tail.resolutions:
-            await self._until(lambda: approval_id in self._tail.resolutions)
-        await self._settled("approval", approval_id)
+            await self.until(lambda: approval_id in self._tail.resolutions)
+        await self._settled("approval", step)
         return self._tail.resolutions[approval_id]
 
     async def ask(
@@ -154,10 +177,11 @@ class RunContext:
         Raises:
             RunCancelled, LeaseLost: as `boundary`.
         """
-        self._check()
-        input_id = input_id or self._new_id("inp")
+        self.check()
+        step = self._journal.step("input", input_id)
+        input_id = step.id
         wait = WaitingFor(kind="input", id=input_id)
-        if f"input:{input_id}" not in self._tail.state.data["items"]:
+        if step.item is None:
             question = events.InputRequested(
                 input_id=input_id, prompt=prompt, schema=schema, expires_at=self._moment(expires_in_s)
             )
@@ -165,8 +189,8 @@ class RunContext:
         elif input_id not in self._tail.answers:
             await self._wait_for_known(wait)
         if input_id not in self._tail.answers:
-            await self._until(lambda: input_id in self._tail.answers)
-        await self._settled("input", input_id)
+            await self.until(lambda: input_id in self._tail.answers)
+        await self._settled("input", step)
         return self._tail.answers[input_id]
 
     def _digest_of(self, tool_call_id: str | None) -> str | None:
@@ -178,38 +202,173 @@ class RunContext:
 
     async def _ask(self, question: events.Payload, wait: WaitingFor) -> None:
         self._waiting_on.append(wait)
-        await self.writer.append(question, events.RunWaiting(on=tuple(self._waiting_on)))
+        await self._desk.append(question, self._wait())
 
     async def _wait_for_known(self, wait: WaitingFor) -> None:
         self._waiting_on.append(wait)
         if self._tail.state.status != "waiting":
-            await self.writer.append(events.RunWaiting(on=tuple(self._waiting_on)))
+            await self._desk.append(self._wait())
 
-    async def _settled(self, kind: str, id_: str) -> None:
+    async def _settled(self, kind: str, step: Step) -> None:
         """Say that the run goes on, or what it still waits for. Nothing was waited for: nothing to say."""
-        if not any((one.kind, one.id) == (kind, id_) for one in self._waiting_on):
+        if step.item is not None:
+            self._journal.answered(self._journal.item(kind, step.id) or step.item)
+        if not any((one.kind, one.id) == (kind, step.id) for one in self._waiting_on):
+            await self._go_on()
             return
-        self._waiting_on = [one for one in self._waiting_on if (one.kind, one.id) != (kind, id_)]
-        rest = tuple(self._waiting_on)
-        await self.writer.append(events.RunWaiting(on=rest) if rest else events.RunResumed())
+        self._waiting_on = [one for one in self._waiting_on if (one.kind, one.id) != (kind, step.id)]
+        await self._desk.append(self._wait())
 
-    def _check(self) -> None:
+    def _wait(self) -> events.RunWaiting | events.RunResumed:
+        """What the run waits for by now."""
+        self._goes_on = True
+        if self._waiting_on or self._unknown:
+            return events.RunWaiting(on=tuple(self._waiting_on))
+        return events.RunResumed()
+
+    async def _go_on(self) -> None:
+        """A run that an earlier attempt left waiting for what has come meanwhile goes on, and says so."""
+        if self._goes_on or self._journal.is_replaying:
+            return
+        self._goes_on = True
+        if self._tail.state.status == "waiting" and not self._is_anything_open():
+            await self._desk.append(events.RunResumed())
+
+    def _is_anything_open(self) -> bool:
+        items = self._tail.state.data["items"].values()
+        return any(one["status"] in {"waiting", "outcome_unknown"} for one in items)
+
+    @asynccontextmanager
+    async def waiting_for(self, tool_call_id: str, *, is_over: bool) -> AsyncIterator[None]:
+        """The run waits for somebody to say what became of a call; shown as `waiting`, unless it `is_over`."""
+        if is_over:
+            yield
+            return
+        self._unknown.add(tool_call_id)
+        if self._tail.state.status != "waiting":
+            await self._desk.append(self._wait())
+        yield
+        self._unknown.discard(tool_call_id)
+        await self._desk.append(self._wait())
+
+    def check(self) -> None:
+        """Raises RunCancelled or LeaseLost if there is no going on. Each step asks this; a long effect may, too."""
+        self._journal.require_sound()
         if self._tail.cancelled.is_set():
             raise RunCancelled(self._tail.cancel_reason)
         if not self.writer.lease_ok:
             raise LeaseLost("the lease was lost")
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Until the log makes `condition` true. Raises RunCancelled, LeaseLost."""
         await self._tail.wait_for(
             lambda: condition() or self._tail.cancelled.is_set() or self.writer.lease_lost.is_set()
         )
-        self._check()
+        self.check()
+
+    # -- what the agent does ------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        name: str,
+        arguments: Any,
+        effect: Effect,
+        *,
+        side_effect: events.SideEffect = "none",
+        tool_call_id: str | None = None,
+        operation_id: str | None = None,
+    ) -> Any:
+        """Do something to the world: `effect`, with its intent in the log before, and its outcome after.
+
+            receipt = await ctx.call("pay", {"amount": 5}, pay, side_effect="unsafe")
+
+        What it returns is JSON, as the log has it. In a later attempt a call that has an outcome is not run again:
+        its result is returned, or its failure raised. One that was cut short runs again with the same
+        `operation_id`, unless it is `unsafe`: then it waits until the worker's `reconcile` or a person says whether
+        it took effect. An effect that stops being wanted, or whose run was lost, is cancelled.
+
+        Raises:
+            ToolCallFailed: the effect raised; the cause is its exception, if it ran now.
+            RunCancelled, LeaseLost: as `boundary`.
+        """
+        self.check()
+        if tool_call_id in self._used:  # it may be our own, still on its way back to us
+            await self.until(lambda: self._tail.sequence >= self.writer.sequence)
+        step = self._journal.step("tool", tool_call_id)
+        self._used.add(step.id)
+        if step.item is not None:
+            self._journal.require_same_call(step.item, name, arguments)
+        return await self._answered(self._request(step, name, arguments, side_effect, operation_id), effect)
+
+    async def call_again(self, request: events.ToolRequested, effect: Effect) -> Any:
+        """Run a call that stands in the log as requested (see `retries`); as `call`."""
+        self.check()
+        return await self._answered(request, effect)
+
+    async def _answered(self, request: events.ToolRequested, effect: Effect) -> Any:
+        try:
+            answer = await self._calls.answer(request, effect)
+        except ToolCallFailed:
+            await self._go_on()
+            raise
+        await self._go_on()
+        return answer
+
+    async def checkpoint(self, state: Any) -> None:
+        """Keep `state`: a later attempt finds it in `checkpointed`, and may go on from there. At most 64 KiB."""
+        self.check()
+        if self._journal.reach_checkpoint():
+            return
+        await self._desk.append(
+            events.ArtifactCompleted(
+                artifact_id=self._journal.checkpoint_id, name="checkpoint", media_type=CHECKPOINT_TYPE, content=state
+            )
+        )
+
+    @property
+    def checkpointed(self) -> Any:
+        """The last checkpoint of an earlier attempt, or None.
+
+        Reading it says that the agent goes on from there: the steps before it are not asked for any more.
+        """
+        return self._journal.restore()
+
+    def require_finished(self) -> None:
+        """Raises NonDeterministic if the agent, which has returned, got further before."""
+        self._journal.require_finished()
 
     # -- what the agent states ----------------------------------------------------------------------------
 
     async def append(self, *facts: FactLike, expected_sequence: int | None = None) -> list[Written]:
-        """Durable when this returns; see `RunWriter.append`."""
-        return await self.writer.append(*facts, expected_sequence=expected_sequence)
+        """Durable when this returns; see `RunWriter.append`. Facts of an earlier attempt are not stated again."""
+        self.check()
+        drafts = [draft_of(one) for one in facts]
+        step = self._journal.step("append")
+        known = self._journal.appended(step.id, [one.type for one in drafts])
+        if known is not None:
+            return [Written(event_id=event_id, sequence=sequence) for event_id, sequence in known]
+        named = [
+            msgspec.structs.replace(one, event_id=self._journal.event_id(step.id, ordinal))
+            for ordinal, one in enumerate(drafts)
+        ]
+        return await self._desk.append(*named, expected_sequence=expected_sequence)
+
+    async def append_at_head(self, fact: events.Payload, *, unless: Callable[[], bool]) -> None:
+        """State a fact that holds only of the run as it is now, `unless` somebody was faster."""
+        while not unless():
+            try:
+                await self._desk.append(fact, expected_sequence=self._tail.sequence)
+            except RequestRefused as refused:
+                await self._catch_up(refused)
+            else:
+                return
+
+    async def _catch_up(self, refused: RequestRefused) -> None:
+        """The run is further than was known here: until it is known."""
+        behind = refused.problem.current_sequence
+        if refused.code != "sequence_conflict" or behind is None:
+            raise refused
+        await self.until(lambda: self._tail.sequence >= behind)
 
     def publish_preview(
         self,
@@ -225,12 +384,14 @@ class RunContext:
         self.writer.publish_preview(kind, id, data, preview_id=preview_id, operation=operation, abandoned=abandoned)
 
     def message(self, role: str = "assistant", *, message_id: str | None = None) -> MessageInProgress:
-        """A message that grows; see `RunWriter.message`."""
-        return self.writer.message(role, message_id=message_id)
+        """A message that grows; see `RunWriter.message`. One of an earlier attempt is `done`: ask its `content`."""
+        step = self._journal.step("message", message_id)
+        return MessageInProgress(self._desk, step.id, self._new_id("pvw"), role, known=self._known(step))
 
     def reasoning(self, *, reasoning_id: str | None = None) -> ReasoningInProgress:
-        """Reasoning that grows; see `RunWriter.reasoning`."""
-        return self.writer.reasoning(reasoning_id=reasoning_id)
+        """Reasoning that grows; see `RunWriter.reasoning`. One of an earlier attempt is `done`."""
+        step = self._journal.step("reasoning", reasoning_id)
+        return ReasoningInProgress(self._desk, step.id, self._new_id("pvw"), known=self._known(step))
 
     def tool(
         self,
@@ -241,11 +402,61 @@ class RunContext:
         side_effect: events.SideEffect = "none",
         operation_id: str | None = None,
     ) -> ToolInProgress:
-        """A tool call; see `RunWriter.tool`."""
-        return self.writer.tool(
-            name, arguments, tool_call_id=tool_call_id, side_effect=side_effect, operation_id=operation_id
-        )
+        """A tool call whose effect stands in the block; see `RunWriter.tool`.
+
+        A block cannot be skipped. In a later attempt it runs again, so ask `done` in it, and `result` after it; one
+        that is `unsafe` and began before raises AlreadyRan on entering. `call` has neither trouble.
+        """
+        step = self._journal.step("tool", tool_call_id)
+        if step.item is not None:
+            self._journal.require_same_call(step.item, name, arguments)
+        request = self._request(step, name, arguments, side_effect, operation_id)
+        return ToolInProgress(self._desk, request, self._new_id("pvw"), known=self._known(step))
 
     def requested_tool(self, request: events.ToolRequested) -> ToolInProgress:
-        """A tool call that stands in the log as requested: approved, or asked for again by people."""
-        return self.writer.requested_tool(request)
+        """A tool call that stands in the log as requested: approved, or asked for again by people; as `tool`."""
+        known = self._known(self._journal.step("tool", request.tool_call_id)) or {"status": "requested"}
+        return ToolInProgress(self._desk, request, self._new_id("pvw"), known=known)
+
+    def _known(self, step: Step) -> dict[str, Any] | None:
+        if step.item is None:
+            return None
+        known = dict(step.item)
+        self._journal.answered(known)
+        return known
+
+    @staticmethod
+    def _request(
+        step: Step, name: str, arguments: Any, side_effect: events.SideEffect, operation_id: str | None
+    ) -> events.ToolRequested:
+        known = step.item or {}
+        return events.ToolRequested(
+            tool_call_id=step.id, name=name, arguments=arguments, action_digest=digest_of(name, arguments),
+            side_effect=known.get("side_effect", "none") if step.item else side_effect,
+            operation_id=known.get("operation_id") or operation_id or step.id,
+        )  # fmt: skip
+
+
+class _Desk:
+    """The writer, as the steps of an agent use it: what the agent was told is named as the cause of what it says."""
+
+    def __init__(self, writer: RunWriter, journal: Journal) -> None:
+        self._writer = writer
+        self._journal = journal
+        self.publish_preview = writer.publish_preview
+
+    async def append(self, *facts: FactLike, expected_sequence: int | None = None) -> list[Written]:
+        """See `RunWriter.append`."""
+        drafts = [draft_of(one) for one in facts]
+        heard, first = list(self._journal.heard), _first_statement(drafts)
+        if heard and first is not None:
+            causes = (*drafts[first].causation_ids, *heard)
+            drafts[first] = msgspec.structs.replace(drafts[first], causation_ids=causes)
+        written = await self._writer.append(*drafts, expected_sequence=expected_sequence)
+        if first is not None:
+            del self._journal.heard[: len(heard)]
+        return written
+
+
+def _first_statement(drafts: Sequence[FactDraft]) -> int | None:
+    return next((index for index, one in enumerate(drafts) if is_a_step(one.type)), None)

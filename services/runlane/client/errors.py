@@ -5,9 +5,13 @@
     ├── LeaseLost         another may drive the run now: stop every side effect
     ├── Unreachable       no answer; if `sent`, nobody knows yet whether it took effect
     ├── RunCancelled      somebody asked that the run end: clean up and let this error pass
-    └── ContractViolation what arrived does not follow the protocol (a hole, no `hello`, garbage)
+    ├── ContractViolation what arrived does not follow the protocol (a hole, no `hello`, garbage)
+    ├── ToolCallFailed    a tool call of the agent failed, now or in an earlier attempt; `code` is the call's own
+    ├── NonDeterministic  an agent that started anew did something else than before: its code is at fault
+    └── AlreadyRan        an unsafe call that cannot be skipped was reached again: use `RunContext.call` for it
 
-Codes are those of the protocol, plus `unreachable`, `cancelled` and `contract_violation` of our own.
+Codes are those of the protocol, plus `unreachable`, `cancelled`, `contract_violation`, `nondeterministic` and
+`already_ran` of our own.
 """
 
 from typing import Any
@@ -90,3 +94,25 @@ class ContractViolation(RunlaneError):
     """What arrived does not follow the protocol."""
 
     code = "contract_violation"
+
+
+class ToolCallFailed(RunlaneError):
+    """A tool call failed. An effect may raise it to choose the code, and whether people may try it again."""
+
+    def __init__(self, code: str, message: str = "", *, retryable: bool = False) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+
+
+class NonDeterministic(RunlaneError):
+    """The agent started anew, and did not do what the log says it did before. Its run fails."""
+
+    code = "nondeterministic"
+
+
+class AlreadyRan(RunlaneError):
+    """An unsafe call that began in an earlier attempt was reached again in a form that cannot skip its effect."""
+
+    code = "already_ran"

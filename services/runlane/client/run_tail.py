@@ -23,6 +23,7 @@ class SentMessage:
     message_id: str
     content: Any
     sequence: int
+    event_id: str = ""
 
 
 class RunTail:
@@ -33,6 +34,8 @@ class RunTail:
 
     def __init__(self, run_id: str) -> None:
         self.state = RunState(run_id)
+        self.on_fact: Callable[[Fact], None] | None = None
+        """Told of each fact, in order, once it is in `state`."""
         self.changed = asyncio.Condition()
         self.synced = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -66,6 +69,8 @@ class RunTail:
         if isinstance(item, Synced):
             self.synced.set()
         if isinstance(item, Fact):
+            if self.on_fact is not None:
+                self.on_fact(item)
             self._note(item)
             await self.poke()
 
@@ -104,7 +109,7 @@ class RunTail:
             case events.RunResumed() if by_service:
                 self.pause_requested = False
             case events.MessageCompleted(role="user") if by_service:
-                self.messages.append(SentMessage(payload.message_id, payload.content, fact.sequence))
+                self.messages.append(SentMessage(payload.message_id, payload.content, fact.sequence, fact.event_id))
             case events.ToolRequested() if by_service and payload.retry_of is not None:
                 self.retries.append(payload)
             case events.ApprovalResolved():

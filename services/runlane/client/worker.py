@@ -22,6 +22,7 @@ import msgspec
 
 from runlane.client.backoff import Backoff, BackoffPolicy
 from runlane.client.context import RunContext
+from runlane.client.effects import Reconcile
 from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled, RunlaneError, Unreachable
 from runlane.client.reader import RunReader
 from runlane.client.redact import Redactor, TokenRedactor
@@ -73,7 +74,9 @@ class Worker:
     Promises: at most `concurrency` runs at once; each under a lease that fails closed, so an agent whose run was
     taken is cancelled and can write nothing; a cancel request reaches the agent at its next boundary, and ends
     it shortly before its grace is over; connections that break are opened again. `stop` takes no new run, gives
-    the running ones `stop_within_s` to finish, and gives back what is left.
+    the running ones `stop_within_s` to finish, and gives back what is left. A run that lost its worker is begun
+    anew, and what it has done is not done again: see `RunContext.call`. `reconcile` is asked first what became of an
+    unsafe call that was cut short.
     """
 
     def __init__(  # noqa: PLR0913 - the options of a public constructor, by keyword
@@ -87,6 +90,7 @@ class Worker:
         ttl_s: float = DEFAULT_TTL_S,
         claim_wait_s: float = CLAIM_WAIT_S,
         stop_within_s: float = 30.0,
+        reconcile: Reconcile | None = None,
         redactor: Redactor | type[TokenRedactor] | None = TokenRedactor,
         new_id: NewId = new_id,
         now: Now = utc_now,
@@ -101,6 +105,7 @@ class Worker:
         self._ttl_s = ttl_s
         self._claim_wait_s = claim_wait_s
         self._stop_within_s = stop_within_s
+        self._reconcile = reconcile
         self._redactor = redactor
         self._now = now
         self._stopping = asyncio.Event()
@@ -190,7 +195,7 @@ class Worker:
         )  # fmt: skip
         async with writer:
             tail = RunTail(claim.run_id)
-            context = RunContext(claim, writer, tail, now=self._now)
+            context = RunContext(claim, writer, tail, reconcile=self._reconcile, now=self._now)
             ending = await self._drive(context, tail)
             await self._state_ending(writer, ending)
 
@@ -219,9 +224,11 @@ class Worker:
         async with asyncio.timeout(FIRST_LOOK_WITHIN_S):
             await tail.wait_for(lambda: tail.lease_epoch >= context.writer.lease_epoch)
         if tail.state.status == "created":
-            await context.append(events.RunStarted())
+            await context.writer.append(events.RunStarted())
         try:
-            return _Completed(await self._agent(context))
+            output = await self._agent(context)
+            context.require_finished()
+            return _Completed(output)
         except RunCancelled as cancelled:
             return _Cancelled(cancelled.reason)
         except LeaseLost as lost:

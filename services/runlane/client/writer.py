@@ -284,13 +284,13 @@ class RunWriter:
             self._forget_preview(one)
         return written
 
+    def masked(self, value: Any) -> Any:
+        """A JSON value as it would stand in the log."""
+        raw = encode(value)
+        return decode_json(raw if self._redactor is None else self._redactor.json(raw))
+
     def _draft(self, one: FactLike) -> FactDraft:
-        if isinstance(one, FactDraft):
-            draft = one
-        elif isinstance(one, Payload):
-            draft = FactDraft(type=one.TYPE, payload=Raw(encode(one)))
-        else:
-            draft = FactDraft(type=one[0], payload=Raw(encode(one[1])))
+        draft = draft_of(one)
         payload = draft.payload
         if self._redactor is not None:
             payload = Raw(self._redactor.json(bytes(payload)))
@@ -444,7 +444,7 @@ class RunWriter:
 
     def requested_tool(self, request: events.ToolRequested) -> ToolInProgress:
         """A tool call that stands in the log as requested: running on entering, then as `tool`."""
-        return ToolInProgress(self, request, self._new_id("pvw"), is_requested=True)
+        return ToolInProgress(self, request, self._new_id("pvw"), known={"status": "requested"})
 
     async def complete(self, output: Any = None, *, usage: dict[str, Any] | None = None) -> None:
         """End the run well. Items that are still open are closed in the same commit."""
@@ -457,6 +457,15 @@ class RunWriter:
     async def cancelled(self, reason: str | None = None) -> None:
         """End the run as cancelled, at a safe point after `run.cancel_requested`."""
         await self.append(events.RunCancelled(reason=reason))
+
+
+def draft_of(one: FactLike) -> FactDraft:
+    """What a producer states, with room for its envelope."""
+    if isinstance(one, FactDraft):
+        return one
+    if isinstance(one, Payload):
+        return FactDraft(type=one.TYPE, payload=Raw(encode(one)))
+    return FactDraft(type=one[0], payload=Raw(encode(one[1])))
 
 
 async def _durably(starting: Awaitable[StartedRun]) -> StartedRun:

@@ -24,6 +24,7 @@ from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
+from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
 from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import new_id, utc_now
@@ -56,12 +57,13 @@ async def serve(settings: CommandGatewaySettings, connections: Connections | Non
         gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
         async with task_group() as tasks:
             await gateway.start(tasks)
-            yield Running(
-                name=NAME,
-                health=gateway.health,
-                asgi=application(gateway.routes()),
-                listen=HttpAddress(settings.http_host, settings.http_port),
-            )
+            async with gateway.refusals:
+                yield Running(
+                    name=NAME,
+                    health=gateway.health,
+                    asgi=application(gateway.routes(), on_refusal=gateway.refusals.of_http),
+                    listen=HttpAddress(settings.http_host, settings.http_port),
+                )
             await gateway.stop()
 
 
@@ -103,6 +105,7 @@ class _Gateway:
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
         self._admission = Admission(quota=starts, max_starting=settings.max_starting, now=utc_now)
         self._previews = PreviewBus(connection.nc.publish, layout.subjects)
+        self.refusals = RefusalLog(self._publisher, layout.subjects, NAME)
         self._fullness: asyncio.Task[None] | None = None
         report(NAME, self._intake, self._admission, self._previews)
 
@@ -191,6 +194,7 @@ class _Gateway:
                 "starting": self._admission.starting_count,
                 "admits_runs": not self._admission.streams_full,
                 "previews_dropped": self._previews.counts.dropped,
+                "refusals_dropped": self.refusals.dropped,
             },
         )
 

@@ -31,6 +31,7 @@ from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, 
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import (
+    OnRefusal,
     Problems,
     allowed_methods,
     application,
@@ -39,8 +40,10 @@ from runlane.hosting.http import (
     method_not_allowed,
 )
 from runlane.hosting.http_server import HttpAddress
+from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
 from runlane.kernel.direct import DirectReader
+from runlane.kernel.publisher import WindowedPublisher
 from runlane.read_store import ReadStore
 from runlane_contracts.subjects import RunAddress
 
@@ -63,6 +66,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 readers=settings.read_store_readers,
             )
         )
+        refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
         view = BrokerView(connection, reader, layout)
         states = RunStates(view, store)
         hubs = await enter(
@@ -96,8 +100,9 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
 
         watch = WatchEndpoint(authorizer, presence, watches)
         app = EdgeApp(
-            watch, [*reads.routes(), *ConsoleFiles().routes()], elsewhere=forwarder, desk=HealthDesk({NAME: health})
-        )
+            watch, [*reads.routes(), *ConsoleFiles().routes()], elsewhere=forwarder, desk=HealthDesk({NAME: health}),
+            on_refusal=refusals.of_http,
+        )  # fmt: skip
         yield Running(
             name=NAME,
             health=health,
@@ -146,17 +151,21 @@ class EdgeApp:
         *,
         elsewhere: ASGIApp | None,
         desk: HealthDesk,
+        on_refusal: OnRefusal | None = None,
     ) -> None:
         self._watch = watch
+        self._on_refusal = on_refusal
         self._read_routes = list(routes)
         self._routes = [*routes, *desk.routes(), Route("/openapi.json", _openapi)]
-        self._own = application(self._routes)
-        self._watching = Problems(watch)
+        self._own = application(self._routes, on_refusal=on_refusal)
+        self._watching = Problems(watch, on_refusal)
         self._elsewhere = elsewhere
 
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":
         """The same, with the command gateway's application and the health of all in the same process."""
-        return EdgeApp(self._watch, self._read_routes, elsewhere=elsewhere, desk=desk)
+        return EdgeApp(
+            self._watch, self._read_routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal
+        )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""

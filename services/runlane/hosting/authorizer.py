@@ -17,6 +17,9 @@ from runlane.hosting.settings import AccessSettings
 from runlane_contracts.ids import TENANT_PATTERN, is_tenant
 from runlane_contracts.problems import Code
 
+PRINCIPAL = "runlane.principal"
+"""Where a request's scope has its principal, once it has one."""
+
 
 class Right(StrEnum):
     """What a principal may do with the runs of its tenant."""
@@ -60,6 +63,7 @@ async def require(connection: HTTPConnection, authorizer: Authorizer, right: Rig
     principal = None if bearer is None else await authorizer.authenticate(bearer)
     if principal is None:
         raise ProblemError(Code.UNAUTHENTICATED, headers={"WWW-Authenticate": "Bearer"})
+    connection.scope[PRINCIPAL] = principal  # whoever records that it was refused later, knows whom
     if not principal.may(right):
         raise ProblemError(Code.FORBIDDEN, f"the right to {right.value} is missing")
     return principal

@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +47,16 @@ class ProblemError(Exception):
         self.extra = extra
 
 
+OnRefusal = Callable[[Scope, Code], None]
+"""Told that somebody was not let in. Returns at once and never raises."""
+
+REFUSALS_OF_ACCESS = frozenset({
+    Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.RUN_NOT_FOUND, Code.COMMAND_NOT_FOUND, Code.APPROVAL_NOT_FOUND,
+    Code.CURSOR_FOREIGN,
+})  # fmt: skip
+"""What another tenant owns answers as what does not exist, so every "not found" may be one."""
+
+
 class Response204(Response):
     """No content."""
 
@@ -88,6 +98,14 @@ def problem_of(exc: Exception) -> Response | None:
             return _problem_of_kernel(exc)
 
 
+def refused_code(exc: Exception) -> Code | None:
+    """The code, if the exception refuses access."""
+    code = exc.code if isinstance(exc, (ProblemError, Refused)) else None
+    if isinstance(exc, CursorForeign):
+        code = Code.CURSOR_FOREIGN
+    return code if code in REFUSALS_OF_ACCESS else None
+
+
 def _problem_of_kernel(exc: Exception) -> Response | None:
     match exc:
         case Retryable():
@@ -111,11 +129,13 @@ def _problem_of_status(exc: HTTPException) -> Response:
     return problem_response(code, headers=exc.headers)
 
 
-def application(routes: Sequence[BaseRoute], *, middleware: Sequence[Middleware] = ()) -> Starlette:
+def application(
+    routes: Sequence[BaseRoute], *, middleware: Sequence[Middleware] = (), on_refusal: OnRefusal | None = None
+) -> Starlette:
     """A Starlette application all of whose errors are problems."""
     app = Starlette(
         routes=list(routes),
-        middleware=[Middleware(Problems), *middleware],
+        middleware=[Middleware(Problems, on_refusal=on_refusal), *middleware],
         exception_handlers={HTTPException: _answer_http_exception},
     )
     # A redirect would be built from the Host header; `/v1/runs/` is simply not there.
@@ -144,8 +164,9 @@ async def _answer_http_exception(request: Request, exc: Exception) -> Response:
 class Problems:
     """Turns what an application raises into a problem. Once a response has begun, it can only break it off."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_refusal: OnRefusal | None = None) -> None:
         self._app = app
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -162,6 +183,9 @@ class Problems:
         try:
             await self._app(scope, receive, watched)
         except Exception as exc:
+            code = refused_code(exc)
+            if code is not None and self._on_refusal is not None:
+                self._on_refusal(scope, code)
             response = problem_of(exc)
             if response is None:
                 # Neither path, query, body nor the error's text: they may hold what a log must not.

@@ -70,7 +70,7 @@ class Cluster:
     routes: tuple[str, ...]
 
 
-def render_config(
+def render_config(  # noqa: PLR0913  a configuration has that many parts
     *,
     layout: Layout,
     listen: str,
@@ -79,6 +79,7 @@ def render_config(
     server_name: str = "runlane",
     monitor: str | None = None,
     cluster: Cluster | None = None,
+    max_file_bytes: int = MAX_FILE_STORE_BYTES,
     extra: Iterable[str] = (),
 ) -> str:
     """The configuration of one server. `passwords` by user name; None: no users, everything is allowed.
@@ -94,7 +95,7 @@ def render_config(
         'ping_interval: "20s"',
         "jetstream {",
         f"  store_dir: {json.dumps(store_dir)}",
-        f"  max_file: {MAX_FILE_STORE_BYTES}",
+        f"  max_file: {max_file_bytes}",
         f"  max_mem: {256 * MIB}",
         "  sync_interval: always",
         "  limits { default_max_consumers: 1000, max_ack_pending: 5000, max_request_batch: 5000 }",

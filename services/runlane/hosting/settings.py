@@ -3,9 +3,9 @@
 import os
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane_contracts.cursor import CursorKeys
@@ -33,7 +33,9 @@ class CommonSettings(BaseSettings):
     log_streams: int = Field(
         default=1, ge=1, le=256, description="Over how many LOG (and VIEW) streams the runs are spread."
     )
-    stream_replicas: Literal[1, 3, 5] = Field(default=1, description="Broker nodes that hold each message.")
+    stream_replicas: Annotated[Literal[1, 3, 5], BeforeValidator(int)] = Field(  # a variable is text
+        default=1, description="Broker nodes that hold each message."
+    )
     stream_max_bytes: int = Field(
         default=8 * GIB,
         ge=16 * MIB,

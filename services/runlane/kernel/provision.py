@@ -60,10 +60,11 @@ async def provision(
     *,
     now: Now,
     pools: Sequence[tuple[str, str]] = (),
+    more: Sequence[ConsumerSpec] = (),
     dry_run: bool = False,
     timeout_s: float = 20.0,
 ) -> Report:
-    """Make the server match the layout, and the durables of `pools` (tenant, pool). Twice changes nothing.
+    """Make the server match the layout, the durables of `pools` (tenant, pool), and `more`. Twice changes nothing.
 
     `dry_run`: report what would be done.
 
@@ -76,7 +77,7 @@ async def provision(
     streams = layout.streams()
     made = list(await asyncio.gather(*(desk.stream(spec, layout.replicas) for spec in streams)))
     subjects = {spec.name: spec.subjects for spec in streams}
-    consumers = (*layout.consumers(), *(layout.pool_consumer(*pool) for pool in pools))
+    consumers = (*layout.consumers(), *(layout.pool_consumer(*pool) for pool in pools), *more)
     made += await asyncio.gather(*(desk.consumer(spec, subjects[spec.stream]) for spec in consumers))
     changes = tuple(change for change in made if change is not None)
     return Report(changes, len(made) - len(changes))
@@ -205,6 +206,8 @@ def stream_config(spec: StreamSpec, replicas: int) -> Config:
         "allow_msg_ttl": spec.allow_msg_ttl,
         "metadata": {SCOPE: "1"},
     }
+    if spec.allow_atomic:
+        config["allow_atomic"] = True
     if spec.republish is not None:
         config["republish"] = {"src": spec.republish.source, "dest": spec.republish.destination}
     if not spec.fsync and replicas == 1:

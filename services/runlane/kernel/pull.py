@@ -40,7 +40,6 @@ class PullSession:
     """
 
     def __init__(  # noqa: PLR0913  what a durable has to be told
-
         self,
         connection: Connection,
         stream: str,

@@ -333,8 +333,10 @@ def _reconcile(run: RunLifecycle, payload: commands.ReconcileTool, by: Actor) ->
         raise Refused(Code.ALREADY_RESOLVED, f"it was reconciled as {tool.reconciled.outcome}", recorded=recorded)
     if tool.status != "outcome_unknown":
         raise Refused(Code.INVALID_STATE, f"the outcome of the call is known: it is {tool.status}")
+    if payload.result is not None and payload.outcome != "executed":
+        raise Refused(Code.INVALID_REQUEST, "a result goes with `executed` only")
     reconciled = events.ToolReconciled(
-        tool_call_id=payload.tool_call_id, outcome=payload.outcome, by=by.id, note=payload.note
+        tool_call_id=payload.tool_call_id, outcome=payload.outcome, by=by.id, note=payload.note, result=payload.result
     )
     return [draft(reconciled)]
 

@@ -1,8 +1,8 @@
 """What becomes of a run that nobody drives: pure.
 
 A run of a pool is handed out again, after a while that grows with each attempt, until it has lost as many owners
-as its limits allow. One that may have done something that must not be done twice is left `lost`: whether it goes
-on is for a person, or for a worker that takes the lease on its own account and knows what it is doing.
+as its limits allow. What it did before stands in its log; who takes it goes on from there, and runs no unsafe call
+again of which the log has the intent. So what it may have done does not keep it from being handed out.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Nothing to do: it is driven, over, not handed out by us, or must not be repeated by itself."""
+    """Nothing to do: it is driven, over, or not handed out by us."""
 
 
 Recovery: TypeAlias = HandOut | GiveUp | Hold | Leave
@@ -49,7 +49,7 @@ def recover(run: RunLifecycle) -> Recovery:
     """What to do with a run now."""
     if not run.exists or run.is_terminal or run.owner is not None:
         return Leave()
-    if run.created is None or run.created.dispatch != "pool" or _did_something_unsafe(run):
+    if run.created is None or run.created.dispatch != "pool":
         return Leave()
     if _waits_for_a_person(run):
         return Hold()
@@ -66,10 +66,6 @@ def wait_s(lease_epoch: int) -> float:
 def work_id(run: RunAddress, attempt: int) -> str:
     """The message id of an attempt: handing it out twice is recognised."""
     return f"work/{run.tenant_id}/{run.run_id}/{attempt}"
-
-
-def _did_something_unsafe(run: RunLifecycle) -> bool:
-    return any(tool.request.side_effect == "unsafe" for tool in run.tools.values())
 
 
 def _waits_for_a_person(run: RunLifecycle) -> bool:

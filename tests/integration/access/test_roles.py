@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
+import nats
 import pytest
 
 from runlane.kernel.clock import new_id, utc_now
@@ -112,3 +113,35 @@ async def test_who_follows_a_stream_may(role, user, streams):
         tail = Tail(one.connection, one.direct, stream=stream, subjects=[subject])
         assert await first(tail.batches())
         assert (await one.direct.stream_state(stream)).last_seq == 1
+
+
+async def test_another_service_works_through_its_durable_with_a_stock_client():
+    async with nats_server(users=True) as server:
+        operator = await connect(url=server.url_of("operator"), name="operator", inbox_prefix="_INBOX_operator")
+        billing = SMALL.subscriber_consumer("billing", ("rl.signal.*.run.>",))
+        await provision(operator, SMALL, now=utc_now, more=[billing])
+        assert not (await provision(operator, SMALL, now=utc_now, more=[billing])).changes
+        await operator.close()
+        filter_ = await connect(url=server.url, user="redaction_filter", password="pw-redaction_filter", name="f")
+        for type_ in ("run.created", "tool.requested", "run.started"):
+            await filter_.request(f"rl.signal.acme.{type_}", type_.encode())
+        await filter_.close()
+        assert await _fetched(server, acknowledged=1) == ["run.created", "run.started"]
+        assert await _fetched(server, acknowledged=1) == ["run.started"]
+
+
+async def _fetched(server, *, acknowledged):
+    """What a client that comes back is given; it acknowledges the first few."""
+    refused = []
+
+    async def complain(exc):
+        refused.append(exc)
+
+    client = await nats.connect(server.url_of("subscriber"), inbox_prefix="_INBOX_subscriber", error_cb=complain)
+    durable = await client.jetstream().pull_subscribe_bind("subscriber-billing", "RL_SIGNAL")
+    messages = await durable.fetch(10, timeout=0.5)
+    for n, message in enumerate(messages):
+        await (message.ack() if n < acknowledged else message.nak())
+    await client.close()
+    assert refused == []
+    return [message.data.decode() for message in messages]

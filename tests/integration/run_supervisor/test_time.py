@@ -154,7 +154,7 @@ async def test_a_run_that_waits_for_a_person_is_handed_out_once_that_person_has_
     assert (again.status_code, again.json()["run_id"], again.json()["attempt"]) == (200, run_id, 2)
 
 
-async def test_a_lost_run_that_may_have_done_harm_is_not_handed_out_by_itself(side: WriteSide) -> None:
+async def test_a_lost_run_whose_unsafe_call_was_cut_short_is_handed_out_with_the_call_unknown(side: WriteSide) -> None:
     me = side.client()
     run_id = await me.start_run(dispatch="pool")
     ask = {"worker_id": "w", "ttl_s": 0.5, "wait_s": 5}
@@ -162,11 +162,14 @@ async def test_a_lost_run_that_may_have_done_harm_is_not_handed_out_by_itself(si
     call = fact("tool.requested", tool_call_id="c1", name="pay", arguments={}, side_effect="unsafe")
     await me.append(run_id, epoch, fact("run.started"), call, fact("tool.running", tool_call_id="c1"))
     await eventually(lambda: has(side, run_id, "tool.outcome_unknown"))
-    assert (await me.http.post("/v1/pools/default/claim", json=ask | {"wait_s": 2})).status_code == 204
-    settle = {"tool_call_id": "c1", "outcome": "not_executed", "note": "looked it up"}
+    again = await me.http.post("/v1/pools/default/claim", json=ask | {"ttl_s": 30})
+    assert (again.json()["run_id"], again.json()["lease_epoch"]) == (run_id, epoch + 1)
+    settle = {"tool_call_id": "c1", "outcome": "executed", "note": "looked it up", "result": {"receipt": 7}}
+    problem(await me.command(run_id, "tool.reconcile", settle | {"outcome": "not_executed"}), 400, "invalid_request")
     assert (await me.command(run_id, "tool.reconcile", settle)).status_code == 200
     problem(await me.command(run_id, "tool.reconcile", settle), 409, "already_resolved")
-    assert await me.lease(run_id, "w_that_knows") == epoch + 1
+    (reconciled,) = await side.payloads(run_id, "tool.reconciled")
+    assert reconciled["result"] == {"receipt": 7}
 
 
 async def test_of_many_workers_that_ask_at_once_one_gets_the_run(side: WriteSide) -> None:

@@ -14,8 +14,9 @@ def test_every_setting_is_described():
 def test_the_environment_decides(monkeypatch):
     monkeypatch.setenv("RUNLANE_LOG_STREAMS", "4")
     monkeypatch.setenv("RUNLANE_STREAM_MAX_BYTES", str(GIB))
+    monkeypatch.setenv("RUNLANE_STREAM_REPLICAS", "3")
     layout = CommonSettings().layout
-    assert (layout.log_streams, layout.max_bytes) == (4, GIB)
+    assert (layout.log_streams, layout.max_bytes, layout.replicas) == (4, GIB, 3)
 
 
 def test_a_setting_out_of_bounds_is_refused_at_the_start(monkeypatch):

@@ -165,3 +165,19 @@ def test_deriving_twice_gives_the_same_bytes() -> None:
     subject = SUBJECTS.log("acme", "run_1")
     message = LogMessage(subject, 7, STORED_NS, encode(commit), {})
     assert encode(again.derive(message, again.run_of(subject), 0)) == encode(derived(commit))
+
+
+def test_a_fault_of_the_filter_itself_quarantines_one_message_and_stops_none() -> None:
+    class Faulty(Masker):
+        def is_suspicious(self, body: bytes) -> bool:
+            if body:
+                raise ZeroDivisionError
+            return False
+
+    deriver = Deriver(Faulty(Scanner()), SUBJECTS, "e1")
+    commit = Story().then(events.RunStarted(), events.RunPaused()).commits()[0]
+    subject = SUBJECTS.log("acme", "run_1")
+    bounds = {headers.FIRST_SEQUENCE: "1", headers.LAST_SEQUENCE: "2"}
+    result = deriver.derive(LogMessage(subject, 7, STORED_NS, encode(commit), bounds), deriver.run_of(subject), 0)
+    assert [fact.type for fact in decode_commit(result.view.data).facts] == ["log.quarantined"] * 2
+    assert len(result.signals) == len(result.findings) == 2

@@ -1,6 +1,7 @@
 """Every rule finds its format, plain and encoded, and lets what only resembles it pass."""
 
 import base64
+import hashlib
 import json
 import time
 import urllib.parse
@@ -9,7 +10,7 @@ import pytest
 import regex
 
 from runlane.redaction_filter.masking import mask_text
-from runlane.redaction_filter.rules import MAX_OPENING_BYTES, RULES, TOKENS, names_a_secret
+from runlane.redaction_filter.rules import MAX_OPENING_BYTES, RULES, RULES_VERSION, TOKENS, names_a_secret
 from runlane.redaction_filter.scanner import Scanner
 from support import secrets
 
@@ -150,6 +151,13 @@ def test_no_text_makes_a_rule_slow(unit: str) -> None:
     before = time.perf_counter()
     mask(text)
     assert time.perf_counter() - before < 2.0
+
+
+def test_the_version_rises_with_every_change_of_the_rules() -> None:
+    """The view is a function of the log and this version. A changed rule needs a new version, and then this digest."""
+    text = "\n".join(f"{rule.id} {rule.exact.pattern!r} {rule.exact.flags}" for rule in RULES)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert (RULES_VERSION, digest) == ("1", "5da464709a1818a1")
 
 
 def test_openings_are_short() -> None:

@@ -36,9 +36,7 @@ def resolved(id_: str = "a1") -> events.ApprovalResolved:
 
 
 def test_a_run_without_moments_costs_nothing() -> None:
-    plain = after(
-        events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w"), an_ask(expires_at=None)
-    )
+    plain = after(events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w"), an_ask(expires_at=None))
     assert plain.is_empty
     assert encode(plain) == b"{}"
     assert plain.next_at is None
@@ -114,12 +112,14 @@ def test_a_lost_run_of_a_pool_is_handed_out_as_its_next_attempt() -> None:
     assert work_id(RunAddress("t", "r"), 2) == "work/t/r/2"
 
 
-@pytest.mark.parametrize("status", [(), ("completed",), ("failed",)])
-def test_a_run_that_did_something_unsafe_is_left_to_people(status: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("status", [(), ("completed",), ("unknown",)])
+def test_what_a_run_did_stands_in_its_log_and_does_not_keep_it_from_being_handed_out(status: tuple[str, ...]) -> None:
     unsafe = events.ToolRequested(tool_call_id="c", name="n", arguments={}, side_effect="unsafe")
     ends = {"completed": events.ToolCompleted(tool_call_id="c"),
-            "failed": events.ToolFailed(tool_call_id="c", error=events.Problem(code="x"))}  # fmt: skip
-    assert recover(a_run(unsafe, *(ends[one] for one in status), LOST)) == Leave()
+            "unknown": events.ToolOutcomeUnknown(tool_call_id="c", operation_id="o")}  # fmt: skip
+    assert recover(a_run(unsafe, *(ends[one] for one in status), LOST)) == HandOut("default", 2)
+    waiting = a_run(unsafe, ends["unknown"], events.RunWaiting(), LOST)
+    assert recover(waiting) == HandOut("default", 2), "its worker may be able to tell what became of the call"
 
 
 def test_what_is_not_ours_to_hand_out_is_left() -> None:

@@ -91,6 +91,9 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
 
 
+MAX_QUORUM = 20
+MAX_NOT_BY = 100
+
 SideEffect = Literal["none", "idempotent", "unsafe"]
 Decision = Literal["approved", "rejected", "modified", "expired", "revoked"]
 
@@ -331,6 +334,26 @@ class ApprovalRequested(Payload, frozen=True, kw_only=True):
     data: Content = None
     editable: bool = always(False)
     expires_at: Timestamp | None = None
+    quorum: Annotated[int, Meta(ge=1, le=MAX_QUORUM)] = 1
+    """How many different people have to approve the same action."""
+    not_by: Annotated[tuple[str, ...], Meta(max_length=MAX_NOT_BY)] = ()
+    """Who may not decide: whoever wished for the action, say."""
+    reason_again: ContentText | None = None
+    """Why an action that was rejected before in this run is asked for again."""
+
+
+class ApprovalVoted(Payload, frozen=True, kw_only=True):
+    """One of several approvals that are needed; the question is still open."""
+
+    TYPE: ClassVar[str] = "approval.voted"
+    ITEM: ClassVar[tuple[str, str] | None] = ("approval", "approval_id")
+    approval_id: ItemId
+    decision: Literal["approved", "modified"]
+    by: str
+    version: int
+    action_digest: str
+    data: Content = None
+    reason: ContentText | None = None
 
 
 class ApprovalResolved(Payload, frozen=True, kw_only=True):
@@ -343,6 +366,8 @@ class ApprovalResolved(Payload, frozen=True, kw_only=True):
     data: Content = None
     reason: ContentText | None = None
     action_digest: str | None = None
+    approved_by: tuple[str, ...] = ()
+    """Everybody whose approval it took, where it took several."""
 
 
 class InputRequested(Payload, frozen=True, kw_only=True):
@@ -466,7 +491,7 @@ PAYLOADS: dict[str, type[Payload]] = {
         ReasoningStarted, ReasoningCompleted, ReasoningFailed, ReasoningCancelled,
         ToolRequested, ToolRunning, ToolCompleted, ToolFailed, ToolCancelled, ToolOutcomeUnknown,
         ToolReconciled,
-        ApprovalRequested, ApprovalResolved,
+        ApprovalRequested, ApprovalVoted, ApprovalResolved,
         InputRequested, InputProvided, InputCancelled,
         TaskCreated, TaskUpdated, TaskCompleted, TaskFailed, TaskCancelled,
         ArtifactCreated, ArtifactUpdated, ArtifactCompleted, ArtifactFailed,
@@ -478,7 +503,7 @@ TERMINAL_RUN = frozenset({"run.completed", "run.failed", "run.cancelled"})
 """After one of these a run takes no fact but `log.*`."""
 
 RESERVED = frozenset({"run.created", "run.leased", "run.lease_lost", "run.cancel_requested",
-                      "run.pause_requested", "approval.resolved", "input.provided",
+                      "run.pause_requested", "approval.voted", "approval.resolved", "input.provided",
                       "log.quarantined", "log.compacted"})  # fmt: skip
 """Facts that only the platform's services state; a producer that sends one is refused."""
 

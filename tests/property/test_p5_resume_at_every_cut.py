@@ -1,13 +1,15 @@
 """P5 · Resume at any point gives exactly the rest, and says first what it is."""
 
 import asyncio
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 
 from hypothesis import Phase, given, settings, strategies as st
 
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
 from runlane.edge_gateway.watcher import WatchLimits
+from runlane.kernel.errors import Retryable
 from runlane_contracts import events
 from runlane_contracts.envelope import Fact
 from runlane_contracts.subjects import RunAddress
@@ -34,6 +36,17 @@ def split(facts: list[Fact], sizes: list[int]) -> Iterator[list[Fact]]:
         yield facts[at:]
 
 
+def sometimes(share: float) -> Callable[[str], None]:
+    """A share of all reads fails, as when the broker does not answer."""
+    chance = random.Random(7)
+
+    def trouble(_read: str) -> None:
+        if chance.random() < share:
+            raise Retryable("no answer", retry_after_s=0.001)
+
+    return trouble
+
+
 def cursor_of(watching: Watching) -> str | None:
     ids = [frame.id for frame in watching.frames if frame.id is not None]
     return ids[-1] if ids else None
@@ -50,13 +63,16 @@ def cursor_of(watching: Watching) -> str | None:
     lost=st.sets(st.integers(1, 12)),
     rebuilt=st.booleans(),
     types=st.sampled_from([None, "task.*", "run.*,task.created"]),
+    trouble=st.sampled_from([0, 0.1, 0.2]),
 )
 def test_the_union_of_all_visits_is_the_log(  # noqa: PLR0917
-    length, sizes, written_before, cuts, ring_bytes, page_bytes, lost, rebuilt, types
+    length, sizes, written_before, cuts, ring_bytes, page_bytes, lost, rebuilt, types, trouble
 ) -> None:
     story = a_run(length)
     batches = list(split(story.facts, sizes))
     view = MemoryView(deliver_live=lambda commit: commit.stream_seq not in lost)
+    if trouble:
+        view.trouble = sometimes(trouble)
     asyncio.run(_visit(view, batches, written_before, cuts, ring_bytes, page_bytes, rebuilt, types, story))
 
 
@@ -78,13 +94,15 @@ async def _visit(  # noqa: PLR0917
     cursor: str | None = None
     async with edge(view, hub_limits=hub_limits, watch_limits=limits) as gateway:
         writing = gateway.tasks.create_task(_write(view, waiting))
-        for visit in range(200):
+        for visit in range(400):
             start = {} if cursor else {"from_": "start"}
-            leave_after = cuts[visit % len(cuts)] if visit < 100 else None
+            leave_after = cuts[visit % len(cuts)] if visit < 200 else None
             watching = gateway.watch(RUN, last_event_id=cursor, leave_after=leave_after, **start, **filter_)
             await watching.over()
             if rebuilt and visit == 3:
                 view.rebuild("e2")
+            if watching.refused:
+                continue
             if watching.status == 204:
                 break
             assert watching.frames[0].event == "hello"

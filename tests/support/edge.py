@@ -15,6 +15,7 @@ from runlane.edge_gateway.run_state import FoldedStates, NothingFolded, RunState
 from runlane.edge_gateway.watch import Watches
 from runlane.edge_gateway.watcher import WatchLimits
 from runlane.hosting.http import ProblemError
+from runlane.kernel.errors import Retryable
 from runlane_contracts.codec import decode_json
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.subjects import RunAddress
@@ -75,6 +76,7 @@ class Watching:
     headers: dict[str, str] = field(default_factory=dict)
     frames: list[Frame] = field(default_factory=list)
     problem: ProblemError | None = None
+    refused: bool = False  # the view did not answer
     complete: bool = False
     parser: FrameParser = field(default_factory=FrameParser)
     task: "asyncio.Task[None] | None" = None
@@ -186,6 +188,8 @@ class Edge:
                 )
         except ProblemError as exc:
             watching.problem = exc
+        except Retryable:
+            watching.refused = True
 
     async def still_allowed(self) -> bool:
         return self.allowed

@@ -149,11 +149,11 @@ class Watch:
 async def edge_server(directory: Path, *, layout: Layout = SMALL, **settings: Any) -> AsyncIterator[EdgeServer]:
     """A gateway on a free port, and a broker."""
     store_url = f"sqlite:///{directory}/read.sqlite"
-    chosen = EdgeGatewaySettings(
-        **{"read_store_url": store_url, "command_gateway_url": None, "sweep_s": 0.2, "http_port": 0} | settings,
-        common=CommonSettings(log_streams=layout.log_streams, stream_max_bytes=layout.max_bytes),
-        access=ACCESS,
-    )
+    defaults = {
+        "read_store_url": store_url, "command_gateway_url": None, "sweep_s": 0.2, "http_port": 0, "access": ACCESS,
+        "common": CommonSettings(log_streams=layout.log_streams, stream_max_bytes=layout.max_bytes),
+    }  # fmt: skip
+    chosen = EdgeGatewaySettings(**defaults | settings)
     async with nats_server(users=True, layout=layout) as server:
         operator = await _connect(server, "operator")
         await provision(operator, layout, now=utc_now)

@@ -31,17 +31,19 @@ from runlane_contracts.subjects import RunAddress
 from support.nats import NatsServer, nats_cluster, nats_server
 
 TOKENS = {"demo": "demo-token-0123456789", "other": "other-token-0123456789"}
+PEOPLE = {"bob": "bob-token-0123456789", "eve": "eve-token-0123456789"}
+"""More people of the tenant `demo`."""
 
 
 class Client:
     """HTTP as one tenant."""
 
-    def __init__(self, app: ASGIApp, tenant_id: str) -> None:
+    def __init__(self, app: ASGIApp, tenant_id: str, token: str) -> None:
         self.tenant_id = tenant_id
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app),
             base_url="http://gateway",
-            headers={"Authorization": f"Bearer {TOKENS[tenant_id]}"},
+            headers={"Authorization": f"Bearer {token}"},
             timeout=30,
         )
 
@@ -90,9 +92,10 @@ class WriteSide:
         self._supervisor: AsyncExitStack | None = None
         self._log: NatsEventLog | None = None
 
-    def client(self, tenant_id: str = "demo") -> Client:
+    def client(self, tenant_id: str = "demo", subject: str | None = None) -> Client:
+        """Of a tenant; `subject`: somebody of `PEOPLE`."""
         assert self.app is not None
-        return Client(self.app, tenant_id)
+        return Client(self.app, tenant_id, TOKENS[tenant_id] if subject is None else PEOPLE[subject])
 
     async def log(self) -> NatsEventLog:
         if self._log is None:
@@ -156,7 +159,10 @@ async def _services(
         stream_replicas=layout.replicas,  # type: ignore[arg-type]
     )
     access = AccessSettings(
-        api_keys=",".join(f"{tenant}:{token}" for tenant, token in TOKENS.items()), cursor_keys="k1:" + "ab" * 32
+        api_keys=",".join(
+            [f"{who}:{key}" for who, key in TOKENS.items()] + [f"demo/{who}:{key}" for who, key in PEOPLE.items()]
+        ),
+        cursor_keys="k1:" + "ab" * 32,
     )
     await _provisioned(await connections.of("operator"), layout)
     side = WriteSide(server, layout, connections, common)

@@ -55,21 +55,21 @@ class BrokerView:
         for run in known:
             by_stream.setdefault(self._layout.view_stream(run.run_id), []).append(run)
         moved: dict[RunAddress, int] = {}
+        states: dict[str, StreamState] = {}
         for stream, runs in by_stream.items():
-            moved.update(await self._newer_in(stream, runs))
+            states[stream] = await self._state(stream)
+            moved.update(await self._newer_in(states[stream], runs))
+        self._swept |= states  # only now: what was found before a failure would not be looked for again
         return {run: last for run, last in moved.items() if last > known[run].sequence}
 
-    async def _newer_in(self, stream: str, runs: list[RunAddress]) -> dict[RunAddress, int]:
-        state = await self._state(stream)
-        before = self._swept.get(stream)
-        is_same = before is not None and before.epoch == state.epoch
-        if before is not None and is_same and before.last_seq == state.last_seq:
+    async def _newer_in(self, state: StreamState, runs: list[RunAddress]) -> dict[RunAddress, int]:
+        before = self._swept.get(state.name)
+        looked_through = before.last_seq if before is not None and before.epoch == state.epoch else 0
+        if looked_through == state.last_seq:
             return {}
-        subjects = self._layout.subjects
-        from_seq = before.last_seq + 1 if before is not None and is_same else 1
-        found = await self._reader.multi_last(stream, [subjects.view(*run) for run in runs], from_seq=from_seq)
-        self._swept[stream] = state
-        return {subjects.run_of(subject): _last_sequence(message) for subject, message in found.items()}
+        subjects = [self._layout.subjects.view(*run) for run in runs]
+        found = await self._reader.multi_last(state.name, subjects, from_seq=looked_through + 1)
+        return {self._layout.subjects.run_of(subject): _last_sequence(message) for subject, message in found.items()}
 
     async def settle(self, run: RunAddress, *, within_s: float) -> bool:
         """See `View.settle`. Of the log it learns the position only."""

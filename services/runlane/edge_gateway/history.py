@@ -15,13 +15,17 @@ class Hole(Exception):
 
 
 class History:
-    """Pages of what follows a position. Where the position's stream place is wrong, it looks from the beginning."""
+    """Pages of what follows a position. Where the position's stream place is wrong, it looks from the beginning.
 
-    def __init__(self, view: View, run: RunAddress, after: Position) -> None:
+    A cursor's stream place is believed once the commit that holds its sequence is found there. `trusted`: it is the
+    end of a commit that was read here.
+    """
+
+    def __init__(self, view: View, run: RunAddress, after: Position, *, trusted: bool = False) -> None:
         self._view = view
         self._run = run
-        self._start = StreamStart(after.epoch, after.stream_seq) if after.stream_seq > 0 else BEGINNING
-        self._proven = self._start == BEGINNING
+        self._start = StreamStart(after.epoch, after.stream_seq + trusted) if after.stream_seq > 0 else BEGINNING
+        self._proven = trusted or self._start == BEGINNING
         self.sequence = after.sequence
         self.exhausted = False
         """Whether the last page was the last one, when it was read."""
@@ -36,6 +40,7 @@ class History:
         while True:
             page = await self._view.page(self._run, start=self._start, max_bytes=max_bytes)
             self.exhausted = page.exhausted
+            self._proven = self._proven or any(self._holds_place(commit) for commit in page.commits)
             found = [commit for commit in page.commits if commit.last_sequence > self.sequence]
             if not found and not page.exhausted:
                 self._begin_after(page.commits[-1])
@@ -43,6 +48,9 @@ class History:
                 self._start, self._proven = BEGINNING, True
             else:
                 return self._take(found)
+
+    def _holds_place(self, commit: ViewCommit) -> bool:
+        return commit.first_sequence <= self.sequence <= commit.last_sequence
 
     def _take(self, found: list[ViewCommit]) -> list[ViewCommit]:
         in_order: list[ViewCommit] = []

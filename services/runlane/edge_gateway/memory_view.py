@@ -14,11 +14,17 @@ D = TypeVar("D")
 
 
 class MemoryView:
-    """A `View` and a `Feed`. `deliver_live` decides which commits are also told live."""
+    """A `View` and a `Feed`. `deliver_live` decides which commits are also told live.
+
+    `trouble` is called with the name of each read and may raise; `lag` is how many of a run's newest commits pages
+    do not show yet, as a replica that is behind.
+    """
 
     def __init__(self, *, epoch: str = "e1", deliver_live: Callable[[ViewCommit], bool] = lambda _commit: True) -> None:
         self.epoch = epoch
         self.deliver_live = deliver_live
+        self.trouble: Callable[[str], None] = lambda _read: None
+        self.lag = 0
         self.pages_read = 0
         self._last_seq = 0
         self._runs: dict[RunAddress, list[ViewCommit]] = {}
@@ -87,16 +93,17 @@ class MemoryView:
 
     async def head(self, run: RunAddress) -> ViewCommit | None:
         """See `View.head`."""
-        await asyncio.sleep(0)
+        await self._asked("head")
         commits = self._runs.get(run)
         return commits[-1] if commits else None
 
     async def page(self, run: RunAddress, *, start: StreamStart, max_bytes: int) -> Page:
         """See `View.page`."""
-        await asyncio.sleep(0)
+        await self._asked("page")
         self.pages_read += 1
         first = start.stream_seq if start.epoch == self.epoch else 1
-        waiting = [commit for commit in self._runs.get(run, ()) if commit.stream_seq >= first]
+        shown = self._runs.get(run, [])
+        waiting = [commit for commit in shown[: len(shown) - self.lag] if commit.stream_seq >= first]
         taken: list[ViewCommit] = []
         size = 0
         for commit in waiting:
@@ -108,7 +115,7 @@ class MemoryView:
 
     async def newer(self, known: Mapping[RunAddress, Position]) -> Mapping[RunAddress, int]:
         """See `View.newer`."""
-        await asyncio.sleep(0)
+        await self._asked("newer")
         heads = {run: self._runs[run][-1].last_sequence for run in known if self._runs.get(run)}
         return {run: last for run, last in heads.items() if last > known[run].sequence}
 
@@ -122,6 +129,10 @@ class MemoryView:
         except TimeoutError:
             return False
         return True
+
+    async def _asked(self, read: str) -> None:
+        await asyncio.sleep(0)
+        self.trouble(read)
 
     # --- Feed ---------------------------------------------------------------------------------------------
 

@@ -203,8 +203,8 @@ class Watcher:
             if burst.position.sequence == self._position.sequence:
                 return None
             self._position = burst.position
+            self._forget_page()  # it was read for another place
             if burst.facts:
-                self._forget_page()
                 self._ids_sent = True
                 self._meters.facts_sent += burst.facts
                 return burst.chunk

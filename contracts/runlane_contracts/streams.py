@@ -287,8 +287,11 @@ class Layout(Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def pool_consumer(self, tenant_id: str, pool: str) -> ConsumerSpec:
-        """The durable that the workers of one tenant's pool share."""
+        """The durable that the workers of one tenant's pool share.
+
+        An invitation is answered as soon as the lease is taken; that of a worker that died first is not to wait long.
+        """
         return ConsumerSpec(
             durable=f"pool-{tenant_id}_{pool}", stream=self.work_stream, service="worker",
-            filter_subjects=(self.subjects.work(tenant_id, pool),), max_ack_pending=1000,
+            filter_subjects=(self.subjects.work(tenant_id, pool),), ack_wait_s=5.0, max_ack_pending=1000,
         )  # fmt: skip

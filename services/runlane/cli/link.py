@@ -48,7 +48,7 @@ class Link:
         from runlane.client.errors import RequestRefused, Unreachable  # noqa: PLC0415
         from runlane.client.transports.http import HttpTransport  # noqa: PLC0415
 
-        url, token = self._address()
+        url, token = self.address()
         try:
             async with HttpTransport(url, token, timeout_s=REQUEST_TIMEOUT_S) as transport:
                 # What comes next is tried again for minutes; somebody at a terminal wants to know that nobody is there.
@@ -60,7 +60,8 @@ class Link:
                 raise
             raise nothing_runs(url) from exc
 
-    def _address(self) -> tuple[str, str]:
+    def address(self) -> tuple[str, str]:
+        """Where it serves, and as whom to ask."""
         if self.url is not None:
             return self.url, self.token or ""
         info = self.info()

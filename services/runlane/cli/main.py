@@ -16,6 +16,7 @@ VERBS = (
     Verb("reject", "runlane.cli.decide:reject", "Decide", "Say no to what a run asks."),
     Verb("send", "runlane.cli.steer:send", "Decide", "Say something to a run."),
     Verb("retry", "runlane.cli.steer:retry", "Decide", "Try a failed tool call again."),
+    Verb("reconcile", "runlane.cli.steer:reconcile", "Decide", "Say what became of a call whose outcome is unknown."),
     Verb("pause", "runlane.cli.steer:pause", "Decide", "Stop a run at its next safe point, to go on later."),
     Verb("resume", "runlane.cli.steer:resume", "Decide", "Let a paused run go on."),
     Verb("cancel", "runlane.cli.steer:cancel", "Decide", "End a run."),

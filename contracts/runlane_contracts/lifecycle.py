@@ -17,7 +17,7 @@ from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.commands import Rejection
 from runlane_contracts.envelope import Actor, Fact, ItemRef
-from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment
+from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment, is_traceparent
 from runlane_contracts.problems import Code
 
 TERMINAL_STATUS = frozenset({"completed", "failed", "cancelled"})
@@ -93,6 +93,8 @@ class Approval(Struct, kw_only=True):
 
     request: events.ApprovalRequested
     resolution: events.ApprovalResolved | None = None
+    votes: tuple[events.ApprovalVoted, ...] = ()
+    """On the version that is asked now."""
 
 
 class Input(Struct, kw_only=True):
@@ -192,7 +194,7 @@ class RunLifecycle(Struct, kw_only=True):
 
 OPENING = frozenset({
     "message.started", "reasoning.started", "tool.requested", "tool.running", "tool.outcome_unknown",
-    "approval.requested", "input.requested", "task.created", "task.updated", "artifact.created",
+    "approval.requested", "approval.voted", "input.requested", "task.created", "task.updated", "artifact.created",
     "artifact.updated",
 })  # fmt: skip
 """Facts after which their item is open; any other fact about an item closes it."""
@@ -280,6 +282,12 @@ def _approval_requested(run: RunLifecycle, payload: events.ApprovalRequested) ->
     run.approvals[payload.approval_id] = Approval(request=payload)
 
 
+def _approval_voted(run: RunLifecycle, payload: events.ApprovalVoted) -> None:
+    approval = run.approvals.get(payload.approval_id)
+    if approval is not None and approval.resolution is None and payload.version == approval.request.version:
+        approval.votes = (*approval.votes, payload)
+
+
 def _approval_resolved(run: RunLifecycle, payload: events.ApprovalResolved) -> None:
     approval = run.approvals.get(payload.approval_id)
     if approval is not None and approval.resolution is None:
@@ -323,6 +331,7 @@ _EVOLVE: dict[str, Any] = {
     "tool.outcome_unknown": _tool_status("outcome_unknown"),
     "tool.reconciled": _tool_reconciled,
     "approval.requested": _approval_requested,
+    "approval.voted": _approval_voted,
     "approval.resolved": _approval_resolved,
     "input.requested": _input_requested,
     "input.provided": _input_provided,
@@ -346,6 +355,8 @@ def admit(
 ) -> list[FactDraft]:
     """What a lease holder may write: the drafts, with the closing of open items before a terminal fact.
 
+    The end of a question precedes the fact that changes the action it was about.
+
     An empty list: every event id is in the run already, this is a repeat.
 
     Raises:
@@ -366,7 +377,7 @@ def admit(
             current_sequence=run.sequence,
         )
     _refuse_asked_again(run, drafts)
-    return _with_closers(run, drafts)
+    return _with_closers(run, _with_voided(run, drafts))
 
 
 def _refuse_asked_again(run: RunLifecycle, drafts: Sequence[FactDraft]) -> None:
@@ -388,6 +399,102 @@ def _refuse_asked_again(run: RunLifecycle, drafts: Sequence[FactDraft]) -> None:
             detail = f"approval {asked.approval_id} is asked already, at version {versions[asked.approval_id]}"
             raise Refused(Code.VERSION_CONFLICT, detail, index=index)
         versions[asked.approval_id] = asked.version
+
+
+def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[FactDraft]:
+    """An answer holds for one action: the question about another one is taken back before what changes the action.
+
+    Raises:
+        Refused: the action is asked for already, or it was rejected and nothing says why it is asked for again.
+    """
+    if not any(one.type in _ASKING for one in drafts):
+        return drafts
+    asked = {id_: one.request for id_, one in run.approvals.items() if one.resolution is None}
+    tools = {id_: one.request for id_, one in run.tools.items()}
+    written: list[FactDraft] = []
+    for index, one in enumerate(drafts):
+        payload = events.decode_payload(one.type, one.payload) if one.type in _ASKING else None
+        if isinstance(payload, events.ToolRequested):
+            changed = _other_action(tools.get(payload.tool_call_id), payload)
+            void = _about_before(payload, asked) if changed else []
+            tools[payload.tool_call_id] = payload
+        elif isinstance(payload, events.ApprovalRequested):
+            void = _outdated_by(payload, asked)
+            _refuse_same_action(run, payload, asked, index)
+        else:
+            void = []
+        for old in void:
+            written.append(_voided(old))
+            del asked[old.approval_id]
+        written.append(one)
+        if isinstance(payload, events.ApprovalRequested):
+            asked[payload.approval_id] = payload
+    return written
+
+
+_ASKING = frozenset({"tool.requested", "approval.requested"})
+
+
+def _other_action(before: events.ToolRequested | None, now: events.ToolRequested) -> bool:
+    if before is None:
+        return False
+    return (before.name, before.arguments, before.action_digest) != (now.name, now.arguments, now.action_digest)
+
+
+def _about_before(
+    now: events.ToolRequested, asked: dict[str, events.ApprovalRequested]
+) -> list[events.ApprovalRequested]:
+    """Questions about the call, other than as it is now."""
+    about = (old for old in asked.values() if old.tool_call_id == now.tool_call_id)
+    return [old for old in about if old.action_digest != now.action_digest or not old.action_digest]
+
+
+def _outdated_by(
+    asked_now: events.ApprovalRequested, asked: dict[str, events.ApprovalRequested]
+) -> list[events.ApprovalRequested]:
+    """Questions under another id about the same call, as it was before."""
+    if asked_now.tool_call_id is None:
+        return []
+    return [
+        old
+        for old in asked.values()
+        if old.tool_call_id == asked_now.tool_call_id
+        and old.approval_id != asked_now.approval_id
+        and old.action_digest != asked_now.action_digest
+    ]
+
+
+def _refuse_same_action(
+    run: RunLifecycle, ask: events.ApprovalRequested, asked: dict[str, events.ApprovalRequested], index: int
+) -> None:
+    if not ask.action_digest:  # it names no action
+        return
+    for id_, other in asked.items():
+        if id_ != ask.approval_id and other.action_digest == ask.action_digest:
+            detail = f"approval {id_} asks for the same action, and is open"
+            raise Refused(Code.INVALID_STATE, detail, index=index, recorded={"approval_id": id_})
+    if ask.reason_again:
+        return
+    for id_, known in run.approvals.items():
+        was = known.resolution
+        if was is not None and was.decision == "rejected" and known.request.action_digest == ask.action_digest:
+            detail = f"approval {id_} of this action was rejected: `reason_again` has to say why it is asked for again"
+            raise Refused(Code.INVALID_REQUEST, detail, index=index, recorded={"approval_id": id_})
+
+
+def _voided(asked: events.ApprovalRequested) -> FactDraft:
+    revoked = events.ApprovalResolved(
+        approval_id=asked.approval_id,
+        decision="revoked",
+        decided_by="system",
+        version=asked.version,
+        reason=ACTION_CHANGED,
+        action_digest=asked.action_digest,
+    )
+    return draft(revoked, actor=Actor(kind="system", id="runlane"))
+
+
+ACTION_CHANGED = "the action was changed after the question"
 
 
 def _refuse_input_again(run: RunLifecycle, one: FactDraft, index: int) -> None:
@@ -424,8 +531,12 @@ def _validate_one(index: int, one: FactDraft) -> None:
         raise Refused(Code.INVALID_REQUEST, f"{one.type} is stated by the platform only", index=index)
     try:
         payload = events.decode_payload(one.type, one.payload)
+        # Fields nobody knows are carried on, to readers that have to be able to read them.
+        msgspec.json.decode(one.payload)
     except msgspec.MsgspecError as exc:
         raise Refused(Code.INVALID_REQUEST, f"{one.type}: {exc}", index=index) from exc
+    if one.traceparent is not None and not is_traceparent(one.traceparent):
+        raise Refused(Code.INVALID_REQUEST, "traceparent is not in the form of the W3C", index=index)
     for name, moment in (("occurred_at", one.occurred_at), ("expires_at", getattr(payload, "expires_at", None))):
         if moment is not None and not is_moment(moment):
             raise Refused(Code.INVALID_REQUEST, f"{one.type}: {name} is no moment: {moment}", index=index)

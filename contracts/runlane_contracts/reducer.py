@@ -75,6 +75,8 @@ def reduce(state: State, fact: Fact) -> str | None:
     if family == "log":
         state["marks"].append({**payload, "sequence": fact.sequence, "type": fact.type})
         return None
+    if fact.type == "approval.voted":
+        return _reduce_vote(state, fact, payload)
     return _reduce_item(state, fact, verb, payload)
 
 
@@ -89,6 +91,7 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
     "run.leased": {"lease_epoch": _NUMBER, "worker_id": _TEXT},
     "run.lease_lost": {"lease_epoch": _NUMBER},
     "run.cancel_requested": {"deadline_at": _TEXT},
+    "approval.voted": {"by": _TEXT, "decision": _TEXT},
     "approval.resolved": {"decision": _TEXT},
     "tool.reconciled": {"outcome": _TEXT},
 }
@@ -201,12 +204,28 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
         item["task_id"] = fact.task_id
     if fact.parent_id is not None:
         item["parent_id"] = fact.parent_id
+    if fact.type == "approval.requested":
+        item.pop("votes", None)  # who approved another version did not approve this one
     if item["status"] in OPEN_ITEM_STATUS:
         item.pop("ended_at", None)
     else:
         item["ended_at"] = at
     if not events.is_known(fact.type):
         item["type"] = fact.type
+    return key
+
+
+def _reduce_vote(state: State, fact: Fact, payload: State) -> str | None:
+    """The question stays as it is, and open; who approved it so far is added."""
+    key = f"approval:{payload['approval_id']}"
+    item = state["items"].get(key)
+    if item is None or item["status"] != "waiting":
+        return None
+    before = item.get("votes")
+    vote = {"by": payload["by"], "decision": payload["decision"]}
+    _keep(vote, payload, "action_digest")
+    item["votes"] = [*before, vote] if isinstance(before, list) else [vote]
+    item["last_sequence"], item["updated_at"] = fact.sequence, fact.recorded_at or fact.occurred_at
     return key
 
 

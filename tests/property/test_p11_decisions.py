@@ -64,11 +64,11 @@ class OneRun(RuleBasedStateMachine):
     def in_s(self, seconds: float) -> str:
         return timestamp(self.now + timedelta(seconds=seconds))
 
-    @rule(payload=payloads())
-    def somebody_commands(self, payload: CommandPayload) -> None:
+    @rule(payload=payloads(), by=st.sampled_from(["u", "v", "x"]))
+    def somebody_commands(self, payload: CommandPayload, by: str) -> None:
         command = Command(
             command_id=f"cmd_{len(self.sent)}", idempotency_key="k", type=payload.TYPE, tenant_id="t", run_id="r",
-            issued_at=timestamp(self.now), issued_by=Actor(kind="user", id="u"),
+            issued_at=timestamp(self.now), issued_by=Actor(kind="user", id=by),
             payload=Raw(msgspec.json.encode(payload)),
         )  # fmt: skip
         self.sent.append(command)
@@ -109,11 +109,17 @@ class OneRun(RuleBasedStateMachine):
     def the_owner_writes(self, payload: events.Payload, *, stale: bool) -> None:
         self.append(payload, stale=stale)
 
-    @rule(approval=st.sampled_from(APPROVALS), version=st.integers(1, 3), expires=st.sampled_from([None, -1, 5]))
-    def the_owner_asks(self, approval: str, version: int, expires: int | None) -> None:
+    @rule(
+        approval=st.sampled_from(APPROVALS), version=st.integers(1, 3), expires=st.sampled_from([None, -1, 5]),
+        digest=st.sampled_from(["d", "e"]), quorum=st.integers(1, 2), again=st.sampled_from([None, "why"]),
+    )  # fmt: skip
+    def the_owner_asks(
+        self, approval: str, version: int, expires: int | None, digest: str, quorum: int, again: str | None
+    ) -> None:
         self.append(events.ApprovalRequested(
-            approval_id=approval, description="d", risk="low", version=version, action_digest="d", editable=True,
-            expires_at=None if expires is None else self.in_s(expires), tool_call_id="c1",
+            approval_id=approval, description="d", risk="low", version=version, action_digest=digest, editable=True,
+            expires_at=None if expires is None else self.in_s(expires), tool_call_id="c1", quorum=quorum,
+            not_by=("x",), reason_again=again,
         ))  # fmt: skip
 
     @rule(expires=st.sampled_from([None, 5]))
@@ -159,6 +165,19 @@ class OneRun(RuleBasedStateMachine):
         resolved = Counter(msgspec.json.decode(f.payload)["approval_id"] for f in self.facts
                            if f.type == "approval.resolved")  # fmt: skip
         assert not [id_ for id_, count in resolved.items() if count > 1]
+
+    @invariant()
+    def one_action_never_has_two_open_questions(self) -> None:
+        asked = [one.request.action_digest for one in self.run.approvals.values() if one.resolution is None]
+        assert len(asked) == len(set(asked))
+
+    @invariant()
+    def what_is_approved_was_approved_by_enough_people_who_may(self) -> None:
+        for one in self.run.approvals.values():
+            if one.resolution is not None and one.resolution.decision in {"approved", "modified"}:
+                by = set(one.resolution.approved_by) | {one.resolution.decided_by}
+                assert len(by) >= one.request.quorum
+                assert "x" not in by
 
     @invariant()
     def every_call_is_retried_once_at_most(self) -> None:

@@ -87,11 +87,16 @@ PAYLOADS: tuple[events.Payload, ...] = (
     ),
     events.ApprovalRequested(
         approval_id="a1", description="Pay 12.50", risk="high", version=3, action_digest="sha256:0", tool_call_id="c2",
-        data={"amount": 12.5}, editable=True, expires_at=at(600),
+        data={"amount": 12.5}, editable=True, expires_at=at(600), quorum=2, not_by=("user:u0",),
+        reason_again="cheaper now",
+    ),
+    events.ApprovalVoted(
+        approval_id="a1", decision="modified", by="user:u2", version=3, action_digest="sha256:1", data={"amount": 10},
+        reason="cheaper",
     ),
     events.ApprovalResolved(
         approval_id="a1", decision="modified", decided_by="user:u1", version=3, data={"amount": 10}, reason="cheaper",
-        action_digest="sha256:1",
+        action_digest="sha256:1", approved_by=("user:u2", "user:u1"),
     ),
     events.InputRequested(input_id="i1", prompt="Which apples?", schema={"type": "string"}, expires_at=at(600)),
     events.InputProvided(input_id="i1", by="user:u1", value="red", secret_value=None),
@@ -284,6 +289,12 @@ def cursors() -> bytes:
 def corpus() -> dict[str, Story]:
     """Runs whose fold every implementation of the reducer must agree on, at every sequence."""
     failed = events.Problem(code="boom", message="It broke.")
+
+    def ask_two(version: int) -> events.ApprovalRequested:
+        return events.ApprovalRequested(
+            approval_id="a1", description="Pay", risk="high", version=version, action_digest="d", quorum=2
+        )
+
     begun = (
         events.RunCreated(agent="a", input={"text": "x"}),
         events.RunLeased(lease_epoch=1, worker_id="w1"),
@@ -337,6 +348,28 @@ def corpus() -> dict[str, Story]:
             events.ToolReconciled(tool_call_id="c2", outcome="executed", by="w2", result={"receipt": 7}),
             events.ToolRequested(tool_call_id="c3", name="pay", arguments={}, side_effect="unsafe"),
             events.ToolFailed(tool_call_id="c3", error=failed),
+        ),
+        "two_people_approve": Story()
+        .then(
+            *begun,
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u0", version=1, action_digest="d"),
+            ask_two(1),
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u1", version=1, action_digest="d"),
+            ask_two(2),
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u1", version=2, action_digest="d"),
+            events.ApprovalVoted(
+                approval_id="a1", decision="modified", by="u2", version=2, action_digest="e", data={"x": 1}
+            ),
+        )
+        .raw("approval.voted", b'{"approval_id":"a1","by":7,"decision":"approved"}')
+        .raw("approval.voted", b'{"approval_id":"__proto__","by":"u1","decision":"approved"}')
+        .raw("approval.requested", b'{"approval_id":"a2","votes":7}')
+        .raw("approval.voted", b'{"approval_id":"a2","by":"u1","decision":"approved"}')
+        .then(
+            events.ApprovalResolved(
+                approval_id="a1", decision="approved", decided_by="u3", version=2, approved_by=("u1", "u3")
+            ),
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u4", version=2, action_digest="d"),
         ),
         "paused_and_resumed": Story().then(
             *begun, events.RunPauseRequested(), events.RunPaused(), events.RunResumed(), events.RunWaiting()

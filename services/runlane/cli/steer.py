@@ -1,10 +1,14 @@
-"""`runlane cancel`, `pause`, `resume`, `retry`, `send`: ask something of a run."""
+"""`runlane cancel`, `pause`, `resume`, `retry`, `reconcile`, `send`: ask something of a run."""
+
+from typing import Any
 
 import click
+import msgspec
 
 from runlane.cli.link import Link, linked, resolve_run
 from runlane.cli.outcomes import report
 from runlane.client.commands import RunActions
+from runlane_contracts.codec import decode_json
 
 
 @click.command()
@@ -51,6 +55,36 @@ async def retry(link: Link, run: str, tool_call_id: str) -> int:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.retry_tool(tool_call_id)
     return report(link, outcome, f"{tool_call_id} is to be tried again")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("tool_call_id")
+@click.option("--executed/--not-executed", default=None, required=True, help="Whether it took effect.")
+@click.option("--note", required=True, help="How you know; it is recorded.")
+@click.option("--result", help="JSON: what it gave, if you know that too.")
+@linked
+async def reconcile(
+    link: Link,
+    run: str,
+    tool_call_id: str,
+    executed: bool,  # noqa: FBT001 - a flag of the command line
+    note: str,
+    result: str | None,
+) -> int:
+    """Say what became of TOOL_CALL_ID of RUN, whose worker was lost before it could."""
+    found = "executed" if executed else "not_executed"
+    async with link.http() as transport:
+        actions = RunActions(transport, await resolve_run(transport, run))
+        outcome = await actions.reconcile_tool(tool_call_id, found, note, result=_json(result))
+    return report(link, outcome, f"{tool_call_id} was {found.replace('_', ' ')}")
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else decode_json(text)
+    except msgspec.DecodeError as exc:
+        raise click.BadParameter(f"not JSON: {exc}", param_hint="--result") from exc
 
 
 @click.command()

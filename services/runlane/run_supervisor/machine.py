@@ -197,13 +197,28 @@ def _ended(run: RunLifecycle, how: events.Payload) -> list[FactDraft]:
 def _resolve(run: RunLifecycle, payload: commands.ResolveApproval, by: Actor, now: datetime) -> list[FactDraft]:
     approval = _waiting_approval(run, payload.approval_id, now)
     asked = approval.request
+    if by.id in asked.not_by:
+        raise Refused(Code.FORBIDDEN, f"{by.id} may not decide this: somebody else has to", recorded=_shown(asked))
     if payload.expected_version is not None and payload.expected_version != asked.version:
-        raise Refused(Code.VERSION_CONFLICT, f"the approval is at version {asked.version}", recorded=_shown(asked))
+        detail = f"version {payload.expected_version} is void; the approval is at version {asked.version}"
+        raise Refused(Code.VERSION_CONFLICT, detail, recorded=_shown(asked))
     if payload.action_digest is not None and payload.action_digest != asked.action_digest:
         raise Refused(Code.VERSION_CONFLICT, "the action is not the one that was shown", recorded=_shown(asked))
     if payload.decision != "rejected":
         _refuse_while_cancelling(run)
     data, digest = _agreed(run, asked, payload)
+    approved_by = _approvals_of(approval, digest, by) if payload.decision != "rejected" and asked.quorum > 1 else ()
+    if payload.decision != "rejected" and len(approved_by) < asked.quorum and asked.quorum > 1:
+        voted = events.ApprovalVoted(
+            approval_id=payload.approval_id,
+            decision=payload.decision,
+            by=by.id,
+            version=asked.version,
+            action_digest=digest,
+            data=data,
+            reason=payload.reason,
+        )
+        return [draft(voted)]
     resolved = events.ApprovalResolved(
         approval_id=payload.approval_id,
         decision=payload.decision,
@@ -212,8 +227,19 @@ def _resolve(run: RunLifecycle, payload: commands.ResolveApproval, by: Actor, no
         data=data,
         reason=payload.reason,
         action_digest=digest,
+        approved_by=approved_by,
     )
     return [draft(resolved)]
+
+
+def _approvals_of(approval: Approval, digest: str, by: Actor) -> tuple[str, ...]:
+    """Who approved exactly this action, `by` being the last. Nobody counts twice."""
+    for vote in approval.votes:
+        if vote.by == by.id:
+            recorded = {"approval_id": vote.approval_id, "decision": vote.decision, "decided_by": vote.by,
+                        "version": vote.version, "action_digest": vote.action_digest}  # fmt: skip
+            raise Refused(Code.ALREADY_RESOLVED, f"{by.id} approved it; others have to", recorded=recorded)
+    return (*(vote.by for vote in approval.votes if vote.action_digest == digest), by.id)
 
 
 def _agreed(run: RunLifecycle, asked: events.ApprovalRequested, payload: commands.ResolveApproval) -> tuple[Any, str]:

@@ -45,6 +45,9 @@ def test_what_the_platform_states_is_refused_from_a_producer(type_: str) -> None
         raw("message.completed", b'{"message_id": "a b", "role": "x", "content": 1}'),
         raw("message.completed", b'{"message_id": "m", "role": "x", "content": ' + b"[" * 200 + b"]" * 200 + b"}"),
         draft(events.InputRequested(input_id="i1", prompt="?", expires_at="2026-02-30T00:00:00Z")),
+        raw("run.resumed", b'{"nobody_knows_it": 1e999}'),
+        raw("run.resumed", b'{"nobody_knows_it": ' + b"9" * 6000 + b"}"),
+        draft(events.RunResumed(), traceparent="x\r\nNats-Msg-Id: forged"),
     ],
 )
 def test_what_does_not_fit_the_contract_is_refused_with_its_index(one: FactDraft) -> None:
@@ -227,7 +230,7 @@ def test_a_finished_short_run_leaves_nothing_open() -> None:
 
 def an_ask(version: int = 1, approval_id: str = "a1") -> events.ApprovalRequested:
     return events.ApprovalRequested(
-        approval_id=approval_id, description="d", risk="low", version=version, action_digest="d"
+        approval_id=approval_id, description="d", risk="low", version=version, action_digest=f"of {approval_id}"
     )
 
 
@@ -254,3 +257,56 @@ def test_an_answered_question_is_not_asked_again(end: events.Payload) -> None:
     with pytest.raises(Refused) as caught:
         admit(owned().then(asked, end).run, asked)
     assert caught.value.code == Code.ALREADY_RESOLVED
+
+
+def about(digest: str, approval_id: str = "a1", version: int = 1, **more: str) -> events.ApprovalRequested:
+    return events.ApprovalRequested(
+        approval_id=approval_id, description="d", risk="low", version=version, action_digest=digest,
+        **({"tool_call_id": "c1"} | more),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def a_call(digest: str) -> events.ToolRequested:
+    return events.ToolRequested(tool_call_id="c1", name="pay", arguments={}, action_digest=digest)
+
+
+@pytest.mark.parametrize(
+    "newer", [a_call("new"), about("new", "a2"), events.ToolRequested(tool_call_id="c1", name="pay", arguments=[])]
+)
+def test_p11_a_question_about_an_action_that_changed_is_void_and_says_so(newer: events.Payload) -> None:
+    """To see it fail: let `_with_voided` write no `_voided(old)`; then an answer to the old question counts."""
+    run = owned().then(a_call("old"), about("old")).run
+    revoked, last = admit(run, newer)
+    assert (revoked.type, last.type) == ("approval.resolved", newer.TYPE)
+    said = decode_json(revoked.payload)
+    assert (said["approval_id"], said["decision"], said["reason"]) == ("a1", "revoked", lifecycle.ACTION_CHANGED)
+    assert revoked.actor is not None
+    assert revoked.actor.kind == "system"
+
+
+def test_a_question_stays_when_the_action_does() -> None:
+    run = owned().then(a_call("old"), about("old")).run
+    for same in (a_call("old"), about("old", version=2), about("other", "a2", tool_call_id="c2")):
+        assert [one.type for one in admit(run, same)] == [same.TYPE]
+
+
+def test_p11_one_action_never_has_two_open_questions() -> None:
+    """To see it fail: remove the loop over `asked` from `_refuse_same_action`."""
+    for drafts in ((about("d"), about("d", "a2", tool_call_id="c2")), (about("d"), a_call("x"), about("d", "a2"))):
+        with pytest.raises(Refused) as caught:
+            admit(owned().run, *drafts)
+        assert (caught.value.code, caught.value.index) == (Code.INVALID_STATE, len(drafts) - 1)
+        assert caught.value.recorded == {"approval_id": "a1"}
+    assert admit(owned().run, about(""), about("", "a2", tool_call_id="c2")), "no digest names no action"
+
+
+def test_p11_a_rejected_action_is_asked_again_only_with_a_reason() -> None:
+    """To see it fail: remove the loop over `run.approvals` from `_refuse_same_action`."""
+    no = events.ApprovalResolved(approval_id="a1", decision="rejected", decided_by="u", version=1)
+    run = owned().then(about("d"), no).run
+    with pytest.raises(Refused) as caught:
+        admit(run, events.TurnStarted(turn_id="t"), about("d", "a2"))
+    assert (caught.value.code, caught.value.index) == (Code.INVALID_REQUEST, 1)
+    assert "reason_again" in caught.value.detail
+    assert admit(run, about("d", "a2", reason_again="the price fell"))
+    assert admit(run, about("e", "a2"))

@@ -249,7 +249,7 @@ def test_every_known_type_is_folded() -> None:
 
 def events_example(cls: type[events.Payload]) -> bytes:
     """Just what the fold reads."""
-    texts = {"outcome": "executed", "decision": "approved", "deadline_at": at(1), "worker_id": "w1"}
+    texts = {"outcome": "executed", "decision": "approved", "deadline_at": at(1), "worker_id": "w1", "by": "u1"}
     values: dict[str, object] = dict(texts) | {"lease_epoch": 1}
     if cls.ITEM is not None:
         values[cls.ITEM[1]] = "i1"

@@ -120,7 +120,8 @@ def test_all_content_of_a_restricted_fact_is_masked() -> None:
         events.ToolFailed(tool_call_id="c1", error=events.Problem(code="e1", message="it said so")),
         classification=Classification.RESTRICTED,
     )
-    assert decode_json(MASKER.fact(failed).payload)["error"] == {"code": "e1", "message": "[masked:restricted]"}
+    error = decode_json(MASKER.fact(failed).payload)["error"]
+    assert error == {"code": "e1", "message": "[masked:restricted]", "retryable": False}
     assert paths(failed) == [("/error/message", "restricted", "masked")]
 
 
@@ -139,7 +140,7 @@ def test_a_masked_payload_still_fits_its_type(type_: str) -> None:
         "usage": {TOKEN: 1}, "error": {"code": "c", "message": TOKEN}, "redacted": True, "side_effect": "none",
         "content_ref": {"uri": f"https://h/{TOKEN}", "sha256": "x", "size": 1}, "outcome": "executed",
         "editable": True, "decision": "approved", "schema": {"title": TOKEN}, "cause": "expired",
-        "from_sequence": 1, "to_sequence": 2,
+        "from_sequence": 1, "to_sequence": 2, "quorum": 2, "not_by": [TOKEN], "approved_by": [TOKEN],
     }  # fmt: skip
     if type_ == "log.compacted":
         known["reason"] = "erasure"

@@ -13,7 +13,7 @@ from runlane_contracts import canonical, events
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import COMMANDS, Command
 from runlane_contracts.envelope import Actor
-from runlane_contracts.lifecycle import STATUSES, FactDraft, Refused, RunLifecycle, place
+from runlane_contracts.lifecycle import STATUSES, FactDraft, Refused, RunLifecycle, draft, place
 from runlane_contracts.problems import Code
 from support.runs import Story
 
@@ -272,6 +272,67 @@ def test_edits_need_data_and_leave_to_edit() -> None:
     assert refused(fixed, "approval.resolve", approval_id="a1", decision="modified", data=1).code == Code.INVALID_STATE
 
 
+def voted(run: RunLifecycle, by: str, decision: str = "approved", **payload: Any) -> list[tuple[str, dict[str, Any]]]:
+    """What `by` decides, and the run as that leaves it."""
+    told_by = msgspec.structs.replace(
+        command("approval.resolve", f"cmd_{by}_{decision}", approval_id="a1", decision=decision, **payload),
+        issued_by=Actor(kind="user", id=by),
+    )
+    drafts = machine.decide(run, told_by, now=NOW)
+    run.evolve(place(run, drafts, lease_epoch=0, actor=USER, occurred_at=timestamp(NOW),
+                     event_ids=[f"evt_{run.sequence + 1}"] * len(drafts)))  # fmt: skip
+    return told(drafts)
+
+
+def test_p11_a_quorum_is_that_many_people_for_the_same_action() -> None:
+    """To see it fail: let `_resolve` write no `ApprovalVoted`; then the first approval resolves."""
+    run = a_run(a_call(), an_ask(quorum=2))
+    ((type_, vote),) = voted(run, "ada")
+    assert (type_, vote["by"], vote["decision"], vote["version"]) == ("approval.voted", "ada", "approved", 3)
+    assert ("approval", "a1") in run.open_items
+    with pytest.raises(Refused) as caught:
+        voted(run, "ada", "modified", data={"to": "y"})
+    assert caught.value.code is Code.ALREADY_RESOLVED
+    assert caught.value.recorded is not None
+    assert caught.value.recorded["decided_by"] == "ada"
+    assert voted(run, "bob", "modified", data={"to": "y"})[0][0] == "approval.voted", "another action"
+    ((type_, resolved),) = voted(run, "eve")
+    assert (type_, resolved["decision"], resolved["decided_by"]) == ("approval.resolved", "approved", "eve")
+    assert resolved["approved_by"] == ["ada", "eve"]
+    with pytest.raises(Refused) as caught:
+        voted(run, "dan")
+    assert caught.value.code is Code.ALREADY_RESOLVED
+
+
+def test_p11_one_no_is_enough_and_an_approver_may_still_say_it() -> None:
+    """To see it fail: count approvals in `_resolve` for `rejected` too."""
+    for by in ("ada", "bob"):
+        run = a_run(a_call(), an_ask(quorum=3))
+        voted(run, "ada")
+        assert voted(run, by, "rejected")[0][1]["decision"] == "rejected"
+
+
+def test_p11_a_revision_voids_the_votes_before_it() -> None:
+    """To see it fail: keep `votes` in `_approval_requested`."""
+    run = a_run(a_call(), an_ask(quorum=2))
+    voted(run, "ada")
+    run.evolve(place(run, [draft(an_ask(quorum=2, version=4))], lease_epoch=1, actor=USER,
+                     occurred_at=timestamp(NOW), event_ids=["evt_revised"]))  # fmt: skip
+    late = refused(run, "approval.resolve", approval_id="a1", decision="approved", expected_version=3)
+    assert late.code is Code.VERSION_CONFLICT
+    assert "version 3 is void" in late.detail
+    assert voted(run, "bob")[0][0] == "approval.voted"
+
+
+@pytest.mark.parametrize("decision", ["approved", "rejected", "modified"])
+def test_p11_who_may_not_decide_decides_nothing(decision: str) -> None:
+    """To see it fail: remove the look at `not_by` from `_resolve`."""
+    run = a_run(a_call(), an_ask(not_by=["ada"]))
+    data = {"data": {"to": "y"}} if decision == "modified" else {}
+    assert refused(run, "approval.resolve", approval_id="a1", decision=decision, **data).code is Code.FORBIDDEN
+    assert voted(run, "bob", decision, **data)[0][1]["decision"] == decision
+
+
 def test_revoking_takes_the_question_back() -> None:
     assert decided(a_run(an_ask()), "approval.revoke", approval_id="a1", reason="not needed") == [
         ("approval.resolved", {"approval_id": "a1", "decision": "revoked", "decided_by": "ada", "version": 3,
@@ -408,7 +469,7 @@ def test_a_lost_lease_is_told_once_and_says_whose_outcome_is_unknown() -> None:
     running = events.ToolRunning(tool_call_id="c1")
     run = a_run(a_call(), running, a_call("c2", side_effect="none"), events.ToolRunning(tool_call_id="c2"))
     assert told(machine.on_lease_lost(run, lease_epoch=1)) == [
-        ("run.lease_lost", {"lease_epoch": 1}),
+        ("run.lease_lost", {"lease_epoch": 1, "cause": "expired"}),
         ("tool.outcome_unknown", {"tool_call_id": "c1", "operation_id": "c1"}),
     ]
     assert machine.on_lease_lost(run, lease_epoch=2) == [], "another lease"
@@ -417,13 +478,16 @@ def test_a_lost_lease_is_told_once_and_says_whose_outcome_is_unknown() -> None:
     assert machine.on_lease_lost(RunLifecycle(tenant_id="t", run_id="r"), lease_epoch=0) == []
 
 
+OUTCOME_UNKNOWN = {"code": "outcome_unknown", "message": "run.cancelled", "retryable": False}
+
+
 def test_a_lease_lost_while_cancelling_ends_the_run() -> None:
     run = a_run(a_call(), events.ToolRunning(tool_call_id="c1"),
                 events.RunCancelRequested(deadline_at=in_s(9), reason="enough"))  # fmt: skip
     assert told(machine.on_lease_lost(run, lease_epoch=1)) == [
-        ("run.lease_lost", {"lease_epoch": 1}),
+        ("run.lease_lost", {"lease_epoch": 1, "cause": "expired"}),
         ("tool.outcome_unknown", {"tool_call_id": "c1", "operation_id": "c1"}),
-        ("tool.failed", {"tool_call_id": "c1", "error": {"code": "outcome_unknown", "message": "run.cancelled"}}),
+        ("tool.failed", {"tool_call_id": "c1", "error": OUTCOME_UNKNOWN}),
         ("run.cancelled", {"reason": "enough"}),
     ]
 

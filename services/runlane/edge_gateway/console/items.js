@@ -287,10 +287,19 @@ function drawApproval(item, context) {
   return [
     head("Approval", statusOf(item), h("span.risk", { "data-risk": item.risk }, "risk ", inline(item.risk ?? "not stated", 40)), lasted(item)),
     h("div.question", {}, block(item.description ?? "", { first: 2000 })),
+    item.reason_again ? h("p.verdict", {}, "asked for again: ", inline(item.reason_again, 400)) : null,
+    isWaiting ? votesSoFar(item) : null,
     isWaiting && !context.isOver() ? approvalForm(item, tool, context.commander) : null,
     isWaiting ? null : h("p.verdict", {}, "decided by ", h("strong", {}, inline(item.decided_by ?? "nobody", 80)), item.reason ? [": ", inline(item.reason, 400)] : null),
     isWaiting || item.data === undefined || item.data === null ? null : fold(["Data"], () => [field("Data", item.data)]),
   ];
+}
+
+function votesSoFar(item) {
+  if (!(item.quorum > 1)) return null;
+  const votes = Array.isArray(item.votes) ? item.votes : [];
+  const by = votes.length === 0 ? "" : ` \u2014 so far ${votes.map((vote) => vote.by).join(", ")}`;
+  return h("p.faint", {}, inline(`needs ${item.quorum} people to approve the same action${by}`, 400));
 }
 
 function drawInput(item, context) {

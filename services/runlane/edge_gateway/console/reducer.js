@@ -29,7 +29,7 @@ const VERBS = {
   message: ["started", "completed", "failed", "cancelled"],
   reasoning: ["started", "completed", "failed", "cancelled"],
   tool: ["requested", "running", "completed", "failed", "cancelled", "outcome_unknown", "reconciled"],
-  approval: ["requested", "resolved"],
+  approval: ["requested", "voted", "resolved"],
   input: ["requested", "provided", "cancelled"],
   task: ["created", "updated", "completed", "failed", "cancelled"],
   artifact: ["created", "updated", "completed", "failed"],
@@ -118,6 +118,7 @@ export function reduce(state, fact) {
     state.marks.push(Object.assign(record(payload), { sequence: fact.sequence, type: fact.type }));
     return null;
   }
+  if (fact.type === "approval.voted") return reduceVote(state, fact, payload);
   return reduceItem(state, fact, verb, payload);
 }
 
@@ -132,6 +133,7 @@ const READ = new Map([
   ["run.leased", { lease_epoch: NUMBER, worker_id: TEXT }],
   ["run.lease_lost", { lease_epoch: NUMBER }],
   ["run.cancel_requested", { deadline_at: TEXT }],
+  ["approval.voted", { by: TEXT, decision: TEXT }],
   ["approval.resolved", { decision: TEXT }],
   ["tool.reconciled", { outcome: TEXT }],
 ]);
@@ -239,9 +241,23 @@ function reduceItem(state, fact, verb, payload) {
   if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
   if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
   if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
+  if (fact.type === "approval.requested") delete item.votes; // who approved another version did not approve this one
   if (OPEN_ITEM_STATUS.has(item.status)) delete item.ended_at;
   else item.ended_at = at;
   if (!KNOWN_TYPES.has(fact.type)) item.type = fact.type;
+  return key;
+}
+
+// The question stays as it is, and open; who approved it so far is added.
+function reduceVote(state, fact, payload) {
+  const key = `approval:${payload.approval_id}`;
+  const item = own(state.items, key);
+  if (item?.status !== "waiting") return null;
+  const vote = record({ by: payload.by, decision: payload.decision });
+  keep(vote, payload, "action_digest");
+  item.votes = Array.isArray(item.votes) ? [...item.votes, vote] : [vote];
+  item.last_sequence = fact.sequence;
+  item.updated_at = moment(fact);
   return key;
 }
 

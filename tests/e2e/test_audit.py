@@ -1,0 +1,43 @@
+"""`runlane audit` as a person uses it: on a running product, and on an export of it."""
+
+import json
+from pathlib import Path
+
+from support.product import Product, product
+
+
+async def _verified(up: Product, *arguments: str) -> dict:
+    _, out, _ = await up.cli("audit", "verify", "--json", *arguments)
+    return dict(json.loads(out))
+
+
+async def test_the_audit_is_shown_verified_and_exported_and_a_change_is_named(tmp_path: Path) -> None:
+    async with product(tmp_path / "state") as up:
+        async with up.client() as me, up.client("other") as other:
+            run_id = await me.start_run()
+            await me.command(run_id, "run.cancel")
+            assert (await other.http.get(f"/v1/runs/{run_id}")).status_code == 404
+            assert (await other.http.get(f"/v1/runs/{run_id}/watch")).status_code == 404
+        copy = str(tmp_path / "copy")
+        while (await _verified(up))["records"] < 8:
+            pass
+        _, shown, _ = await up.cli("audit", "show", "--run", run_id, "--json")
+        actions = [json.loads(line)["action"] for line in shown.splitlines()]
+        assert {"run.start", "run.created", "run.cancel", "run.cancelled"} <= set(actions)
+        _, shown, _ = await up.cli("audit", "show", "--run", run_id, "--tenant", "other")
+        assert shown.count("run_not_found") == 2
+        assert list((await _verified(up, "--tenant", "other"))["chains"]) == ["other"]
+
+        _, out, _ = await up.cli("audit", "export", copy, "--json")
+        assert json.loads(out)["sealed"] is True
+        code, _, err = await up.cli("audit", "export", copy, check=False)
+        assert (code, "already" in err) == (1, True)
+
+        whole = await _verified(up, "--from", copy)
+        assert (whole["ok"], whole["sealed"], whole["trusted"]) == (True, True, True)
+        (segment,) = Path(copy, "segments").iterdir()
+        segment.write_bytes(segment.read_bytes()[:-1] + b"\0")
+        code, out, err = await up.cli("audit", "verify", "--from", copy, "--json", check=False)
+        assert code == 1
+        assert segment.name in json.loads(out)["where"]
+        assert "audit_broken" in err

@@ -123,7 +123,7 @@ def _doors(
     settings: EdgeGatewaySettings, view: BrokerView, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
 ) -> tuple[ASGIApp, list[Route]]:
     authorizer = ApiKeyAuthorizer.of_settings(settings.access)
-    presence = Presence(view, hubs, wait_s=settings.visible_wait_s)
+    presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,
         presence=presence,

@@ -65,10 +65,14 @@ class Link:
         if self.url is not None:
             return self.url, self.token or ""
         info = self.info()
-        token = self.token or info.tokens.get(self.tenant)
+        return info.url, self.token or self.token_in(info)
+
+    def token_in(self, info: "ConnectionInfo") -> str:
+        """That of the tenant."""
+        token = info.tokens.get(self.tenant)
         if token is None:
             raise Failure(f"no token for tenant {self.tenant!r} in {self.state_dir}")
-        return info.url, token
+        return token
 
     @asynccontextmanager
     async def broker(self, nats_url: str | None = None) -> AsyncIterator["Connection"]:

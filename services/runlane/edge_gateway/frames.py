@@ -1,11 +1,11 @@
 """Server-sent events as bytes. Pure; encoded once per run and filter, shared by everyone who watches it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from msgspec import Struct
 
 from runlane.edge_gateway.type_filter import TypeFilter
-from runlane.edge_gateway.view import ViewCommit, ViewFact
+from runlane.edge_gateway.view import ViewCommit
 from runlane_contracts import codec
 from runlane_contracts.cursor import CursorKeys, Position, Scope
 from runlane_contracts.subjects import RunAddress
@@ -52,10 +52,15 @@ class FactFrames:
         """The position in a text. Raises CursorInvalid, CursorForeign."""
         return self._keys.open(cursor, self._scope)
 
-    def encode(self, commit: ViewCommit, facts: Iterable[ViewFact], *, after: int, through: int) -> bytes:
+    def encode(self, commit: ViewCommit, *, after: int, through: int) -> bytes:
         """The frames of a commit's facts with ``after < sequence <= through``."""
+        facts: Iterator[tuple[int, bytes]]
+        if self.types.types:
+            facts = ((fact.sequence, fact.raw) for fact in commit.facts() if self.types.matches(fact.type))
+        else:
+            facts = commit.numbered()
         return b"".join(
-            frame("fact", fact.raw, id_=self.cursor(Position(commit.epoch, commit.stream_seq, fact.sequence)))
-            for fact in facts
-            if after < fact.sequence <= through and self.types.matches(fact.type)
+            frame("fact", raw, id_=self.cursor(Position(commit.epoch, commit.stream_seq, sequence)))
+            for sequence, raw in facts
+            if after < sequence <= through
         )

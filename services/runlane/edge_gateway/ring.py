@@ -32,7 +32,7 @@ class RingEntry:
         kept = self._frames.get(encoder.types.hash) if after < commit.first_sequence else None
         if kept is not None:
             return kept
-        made = encoder.encode(commit, commit.facts(), after=after, through=commit.last_sequence)
+        made = encoder.encode(commit, after=after, through=commit.last_sequence)
         if keep and after < commit.first_sequence:
             self._frames[encoder.types.hash] = made
             self.cost_bytes += len(made)

@@ -3,7 +3,7 @@
 Ports with an in-memory twin beside them (`memory_view`); `broker_view` is the real one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,11 @@ class ViewCommit:
     def position(self) -> Position:
         """The place after its last fact."""
         return Position(self.epoch, self.stream_seq, self.last_sequence)
+
+    def numbered(self) -> Iterator[tuple[int, bytes]]:
+        """Its facts by sequence, unread: a commit is gapless."""
+        facts = codec.decode_raw_commit(self.body).facts
+        return ((sequence, bytes(raw)) for sequence, raw in enumerate(facts, self.first_sequence))
 
     def facts(self) -> list[ViewFact]:
         """Its facts, in order."""

@@ -240,7 +240,7 @@ class Watcher:
         size = 0
         position = self._position
         for commit in commits:
-            made = self._encoder.encode(commit, commit.facts(), after=position.sequence, through=commit.last_sequence)
+            made = self._encoder.encode(commit, after=position.sequence, through=commit.last_sequence)
             position = commit.position
             parts.append(made)
             size += len(made)

@@ -94,7 +94,7 @@ def a_commit(first: int, count: int = 2, size: int = 10) -> ViewCommit:
 def test_each_fact_carries_the_cursor_after_it() -> None:
     encoder = FactFrames(KEYS, RUN, EVERYTHING)
     commit = a_commit(3, 3)
-    frames = FrameParser().feed(encoder.encode(commit, commit.facts(), after=3, through=5))
+    frames = FrameParser().feed(encoder.encode(commit, after=3, through=5))
     assert [one.data["sequence"] for one in frames] == [4, 5]
     assert [encoder.position(str(one.id)) for one in frames] == [Position("e1", 30, 4), Position("e1", 30, 5)]
 

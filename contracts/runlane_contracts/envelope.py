@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from runlane_contracts.classification import Classification
+from runlane_contracts.defaults import always
 from runlane_contracts.ids import CommandId, EventId, ItemId, RunId, SessionId, TenantId, Timestamp
 
 
@@ -25,7 +26,7 @@ class ItemRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: str
     id: str
-    revision: int = 1
+    revision: int = always(1)
 
 
 class Redaction(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from runlane_contracts.defaults import always
 from runlane_contracts.ids import (
     AgentName,
     EventId,
@@ -63,8 +64,8 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why something failed. `code` is stable, `message` is for people."""
 
     code: str
-    message: ContentText = ""
-    retryable: bool = False
+    message: ContentText = always("")
+    retryable: bool = always(False)
 
 
 class ContentRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,7 +74,7 @@ class ContentRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     uri: str
     sha256: str
     size: int
-    media_type: str = "application/octet-stream"
+    media_type: str = always("application/octet-stream")
 
 
 class WaitingFor(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,9 +109,9 @@ class SessionStarted(Payload, frozen=True, kw_only=True):
 class RunCreated(Payload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "run.created"
     agent: AgentName
-    input: Content = None
-    pool: PoolName = "default"
-    dispatch: Literal["pool", "external"] = "pool"
+    input: Content = always(None)
+    pool: PoolName = always("default")
+    dispatch: Literal["pool", "external"] = always("pool")
     deadline_at: Timestamp | None = None
     limits: Limits | None = None
     parent_run_id: RunId | None = None
@@ -120,7 +121,7 @@ class RunLeased(Payload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "run.leased"
     lease_epoch: int
     worker_id: WorkerId
-    attempt: int = 1
+    attempt: int = always(1)
 
 
 class RunStarted(Payload, frozen=True, kw_only=True):
@@ -129,7 +130,7 @@ class RunStarted(Payload, frozen=True, kw_only=True):
 
 class RunWaiting(Payload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "run.waiting"
-    on: tuple[WaitingFor, ...] = ()
+    on: tuple[WaitingFor, ...] = always(())
 
 
 class RunResumed(Payload, frozen=True, kw_only=True):
@@ -153,7 +154,7 @@ class RunCancelRequested(Payload, frozen=True, kw_only=True):
 class RunLeaseLost(Payload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "run.lease_lost"
     lease_epoch: int
-    cause: Literal["expired", "released", "fenced"] = "expired"
+    cause: Literal["expired", "released", "fenced"] = always("expired")
 
 
 class RunCompleted(Payload, frozen=True, kw_only=True):
@@ -263,10 +264,10 @@ class ToolRequested(Payload, frozen=True, kw_only=True):
     tool_call_id: ItemId
     name: str
     arguments: Content
-    attempt: int = 1
+    attempt: int = always(1)
     retry_of: ItemId | None = None
-    action_digest: str = ""
-    side_effect: SideEffect = "none"
+    action_digest: str = always("")
+    side_effect: SideEffect = always("none")
     operation_id: str | None = None
 
 
@@ -331,7 +332,7 @@ class ApprovalRequested(Payload, frozen=True, kw_only=True):
     action_digest: str
     tool_call_id: ItemId | None = None
     data: Content = None
-    editable: bool = False
+    editable: bool = always(False)
     expires_at: Timestamp | None = None
     quorum: Annotated[int, Meta(ge=1, le=MAX_QUORUM)] = 1
     """How many different people have to approve the same action."""

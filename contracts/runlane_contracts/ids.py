@@ -42,6 +42,7 @@ def is_moment(text: str) -> bool:
 
 
 _ID = re.compile(ID_PATTERN)
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[A-Za-z0-9_-]{0,64})?")
 _TENANT = re.compile(TENANT_PATTERN)
 
 
@@ -53,3 +54,8 @@ def is_id(text: str) -> bool:
 def is_tenant(text: str) -> bool:
     """Whether `text` may be a tenant id."""
     return _TENANT.match(text) is not None
+
+
+def is_traceparent(text: str) -> bool:
+    """Whether `text` is a trace parent as the W3C writes it, of this or a later version; it travels as a header."""
+    return _TRACEPARENT.fullmatch(text) is not None

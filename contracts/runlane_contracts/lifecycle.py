@@ -17,7 +17,7 @@ from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.commands import Rejection
 from runlane_contracts.envelope import Actor, Fact, ItemRef
-from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment
+from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment, is_traceparent
 from runlane_contracts.problems import Code
 
 TERMINAL_STATUS = frozenset({"completed", "failed", "cancelled"})
@@ -531,8 +531,12 @@ def _validate_one(index: int, one: FactDraft) -> None:
         raise Refused(Code.INVALID_REQUEST, f"{one.type} is stated by the platform only", index=index)
     try:
         payload = events.decode_payload(one.type, one.payload)
+        # Fields nobody knows are carried on, to readers that have to be able to read them.
+        msgspec.json.decode(one.payload)
     except msgspec.MsgspecError as exc:
         raise Refused(Code.INVALID_REQUEST, f"{one.type}: {exc}", index=index) from exc
+    if one.traceparent is not None and not is_traceparent(one.traceparent):
+        raise Refused(Code.INVALID_REQUEST, "traceparent is not in the form of the W3C", index=index)
     for name, moment in (("occurred_at", one.occurred_at), ("expires_at", getattr(payload, "expires_at", None))):
         if moment is not None and not is_moment(moment):
             raise Refused(Code.INVALID_REQUEST, f"{one.type}: {name} is no moment: {moment}", index=index)

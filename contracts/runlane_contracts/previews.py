@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from runlane_contracts.defaults import always
 from runlane_contracts.ids import ItemId, RunId, TenantId
 
 Operation = Literal["append", "replace", "patch", "latest_value"]
@@ -37,11 +38,11 @@ class Preview(Struct, frozen=True, kw_only=True, omit_defaults=True):
     preview_id: ItemId
     subject: PreviewSubject
     preview_seq: Annotated[int, Meta(ge=1)]
-    operation: Operation = "append"
-    data: Any = None
+    operation: Operation = always("append")
+    data: Any = always(None)
     tenant_id: TenantId | UnsetType = UNSET
     run_id: RunId | UnsetType = UNSET
-    lease_epoch: int = 0
+    lease_epoch: int = always(0)
     base_revision: int | None = None
     offset: int | None = None
     encoding: str | None = None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -135,10 +136,16 @@ def _tell(url: str, server: EmbeddedServer, secrets: Secrets, options: "Options"
         return
     print(
         f"\nRunlane is up. Open\n\n    {url}/#token={secrets.api_keys['demo']}\n\n"
-        f"or, in another terminal:  runlane runs   ·   runlane watch latest\n"
+        f"or, in another terminal:  {_command()} runs   ·   {_command()} watch latest\n"
         f"Its state is in {options.state_dir}; Ctrl-C stops it, and starting it again continues.\n",
         file=sys.stderr, flush=True,
     )  # fmt: skip
+
+
+def _command() -> str:
+    """As a person can type it: `make up` runs what is not on the PATH."""
+    program = sys.argv[0]
+    return "runlane" if shutil.which("runlane") or program.endswith(".py") else program
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -45,12 +45,15 @@ class Link:
     @asynccontextmanager
     async def http(self) -> AsyncIterator["HttpTransport"]:
         """The HTTP API, as the tenant of the token."""
-        from runlane.client.errors import Unreachable  # noqa: PLC0415
+        from runlane.client.errors import RequestRefused, Unreachable  # noqa: PLC0415
         from runlane.client.transports.http import HttpTransport  # noqa: PLC0415
 
         url, token = self.address()
         try:
             async with HttpTransport(url, token, timeout_s=REQUEST_TIMEOUT_S) as transport:
+                # What comes next is tried again for minutes; somebody at a terminal wants to know that nobody is there.
+                with suppress(RequestRefused):  # any answer is one
+                    await transport.get_json("/healthz")
                 yield transport
         except Unreachable as exc:
             if exc.sent:
@@ -62,10 +65,14 @@ class Link:
         if self.url is not None:
             return self.url, self.token or ""
         info = self.info()
-        token = self.token or info.tokens.get(self.tenant)
+        return info.url, self.token or self.token_in(info)
+
+    def token_in(self, info: "ConnectionInfo") -> str:
+        """That of the tenant."""
+        token = info.tokens.get(self.tenant)
         if token is None:
             raise Failure(f"no token for tenant {self.tenant!r} in {self.state_dir}")
-        return info.url, token
+        return token
 
     @asynccontextmanager
     async def broker(self, nats_url: str | None = None) -> AsyncIterator["Connection"]:

@@ -1,7 +1,7 @@
 """`runlane runs`: what runs there are."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,10 +10,17 @@ from runlane.cli.output import emit, printable
 from runlane.kernel.clock import utc_now
 from runlane_contracts.codec import parse_timestamp
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 COLORS = {
     "running": "green", "waiting": "yellow", "paused": "yellow", "cancelling": "magenta", "lost": "red",
     "failed": "red", "completed": "blue", "cancelled": "dim",
 }  # fmt: skip
+
+COLUMNS = ("run", "status", "agent", "facts", "changed")
+WIDE_COLUMNS = ("run", "status", "agent", "facts", "started", "changed", "worker")
+WIDE = 120
 
 
 @click.command()
@@ -47,24 +54,33 @@ async def runs(link: Link, status: str | None, agent: str | None, session_id: st
 def _print_table(listed: list[dict[str, Any]]) -> None:
     from rich.console import Console  # noqa: PLC0415 - not for --json
     from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
 
+    console = Console()
+    names = WIDE_COLUMNS if console.width >= WIDE else COLUMNS
     table = Table(box=None, pad_edge=False)
-    for name in ("run", "status", "agent", "facts", "started", "changed", "worker"):
-        table.add_column(name, justify="right" if name == "facts" else "left", no_wrap=name != "worker")
+    for name in names:
+        # Where there is too little room the agent's name is folded; the run's id is there to be copied.
+        table.add_column(name, justify="right" if name == "facts" else "left", no_wrap=name != "agent", overflow="fold")
     now = utc_now()
     for run in listed:
-        status = str(run.get("status", ""))
-        table.add_row(
-            Text(printable(str(run["run_id"]))),
-            Text(status, style=COLORS.get(status, "")),
-            Text(printable(str(run.get("agent") or ""))),
-            str(run.get("through_sequence", "")),
-            _ago(run.get("created_at"), now),
-            _ago(run.get("updated_at"), now),
-            Text(printable(str(run.get("worker_id") or ""))),
-        )
-    Console().print(table if listed else "no runs")
+        cells = _cells(run, now)
+        table.add_row(*(cells[name] for name in names))
+    console.print(table if listed else "no runs")
+
+
+def _cells(run: dict[str, Any], now: datetime) -> "dict[str, Text]":
+    from rich.text import Text  # noqa: PLC0415
+
+    status = str(run.get("status", ""))
+    return {
+        "run": Text(printable(str(run["run_id"]))),
+        "status": Text(status, style=COLORS.get(status, "")),
+        "agent": Text(printable(str(run.get("agent") or ""))),
+        "facts": Text(str(run.get("through_sequence", ""))),
+        "started": Text(_ago(run.get("created_at"), now)),
+        "changed": Text(_ago(run.get("updated_at"), now)),
+        "worker": Text(printable(str(run.get("worker_id") or ""))),
+    }
 
 
 def _ago(moment: str | None, now: datetime) -> str:

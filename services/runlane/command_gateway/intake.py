@@ -26,6 +26,7 @@ from runlane_contracts.commands import (
     command_id_of,
 )
 from runlane_contracts.envelope import Actor
+from runlane_contracts.events import MAX_NESTING, nests_too_deep
 from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
@@ -84,9 +85,11 @@ class Intake:
         """Accept a command, durably, and wait up to `wait_s` for its outcome.
 
         Raises:
-            Refused: the key was used for something else.
+            Refused: it can never be applied, or the key was used for something else.
             Retryable: not known whether it was accepted; the same request may be sent again.
         """
+        if nests_too_deep(msgspec.json.encode(intent.payload)):
+            raise Refused(Code.INVALID_REQUEST, f"payload: nests deeper than {MAX_NESTING} levels")
         with self._outcomes.expecting(intent.run.tenant_id, intent.command_id) as outcome:
             entry = await self._accept(intent)
             if entry.status is not LedgerStatus.ACCEPTED or wait_s <= 0:

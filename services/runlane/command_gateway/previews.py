@@ -15,11 +15,15 @@ from runlane.hosting.http import ProblemError, decode_body, json_response
 from runlane.kernel.clock import Now
 from runlane.kernel.lease import LeaseDesk
 from runlane.kernel.preview_bus import PreviewBus
+from runlane_contracts.events import MAX_NESTING, nests_too_deep
 from runlane_contracts.previews import Preview
 from runlane_contracts.problems import Code
 
 FRAGMENT_COSTS_BYTES: Final = 256
 """What a fragment costs besides its own size."""
+
+MAX_SEQUENCE: Final = 2**53
+"""Beyond that a browser cannot tell two fragments apart."""
 
 _PREVIEW: Final = msgspec.json.Decoder(Preview)
 
@@ -39,8 +43,7 @@ class PreviewsDesk:
         body = await decode_body(request, PreviewsBody, max_bytes=self._max_body_bytes)
         if len(body.previews) > MAX_PREVIEWS:
             raise ProblemError(Code.INVALID_REQUEST, f"at most {MAX_PREVIEWS} previews, not {len(body.previews)}")
-        previews = [self._owned(caller, decode_at(index, raw, _PREVIEW), body, index)
-                    for index, raw in enumerate(body.previews)]  # fmt: skip
+        previews = [self._owned(caller, _fragment(index, raw), body, index) for index, raw in enumerate(body.previews)]
         await self._leases.check(caller.run, body.lease_epoch)
         self._charge(caller.run.tenant_id, sum(len(raw) + FRAGMENT_COSTS_BYTES for raw in body.previews))
         for preview in previews:
@@ -48,8 +51,8 @@ class PreviewsDesk:
         return json_response(PreviewsTaken(accepted=len(previews)), 202)
 
     def _owned(self, caller: Caller, preview: Preview, body: PreviewsBody, index: int) -> Preview:
-        if preview.coalesced is not None and not preview.coalesced.first_seq <= preview.preview_seq:
-            raise ProblemError(Code.INVALID_REQUEST, "coalesced.first_seq is after preview_seq", index=index)
+        if preview.coalesced is not None and not 1 <= preview.coalesced.first_seq <= preview.preview_seq:
+            raise ProblemError(Code.INVALID_REQUEST, "coalesced.first_seq is not from 1 to preview_seq", index=index)
         return msgspec.structs.replace(
             preview, tenant_id=caller.run.tenant_id, run_id=caller.run.run_id, lease_epoch=body.lease_epoch
         )
@@ -58,3 +61,13 @@ class PreviewsDesk:
         again_in_s = self._quota.take(tenant_id, size, now=self._now())
         if again_in_s > 0:
             raise ProblemError(Code.QUOTA_EXCEEDED, "preview bytes per second", retry_after_s=again_in_s)
+
+
+def _fragment(index: int, raw: msgspec.Raw) -> Preview:
+    """What the filter would drop unseen is refused here, by its place."""
+    preview = decode_at(index, raw, _PREVIEW)
+    if preview.preview_seq > MAX_SEQUENCE:
+        raise ProblemError(Code.INVALID_REQUEST, f"preview_seq: at most {MAX_SEQUENCE}", index=index)
+    if nests_too_deep(bytes(raw)):
+        raise ProblemError(Code.INVALID_REQUEST, f"data: nests deeper than {MAX_NESTING} levels", index=index)
+    return preview

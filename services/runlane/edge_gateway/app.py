@@ -9,9 +9,10 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.edge_gateway import openapi
@@ -29,14 +30,21 @@ from runlane.edge_gateway.watch import Watches
 from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
-from runlane.hosting.http import OnRefusal, Problems, application, bearer_token, json_response, problem_response
+from runlane.hosting.http import (
+    OnRefusal,
+    Problems,
+    allowed_methods,
+    application,
+    bearer_token,
+    json_response,
+    method_not_allowed,
+)
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.read_store import ReadStore
-from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 NAME = "edge_gateway"
@@ -167,11 +175,26 @@ class EdgeApp:
             if scope["method"] == "GET":
                 await self._watching(scope, receive, send)
             else:
-                await problem_response(Code.METHOD_NOT_ALLOWED, headers={"Allow": "GET"})(scope, receive, send)
-        elif self._elsewhere is None or any(route.matches(scope)[0] is Match.FULL for route in self._routes):
+                await method_not_allowed(frozenset({"GET"}))(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Two applications share paths: what one of them does not know, the other may."""
+        here = allowed_methods(self._routes, scope)
+        there = frozenset[str]() if self._elsewhere is None else _methods_of(self._elsewhere, scope)
+        if self._elsewhere is not None and scope["method"] in there - here:
+            await self._elsewhere(scope, receive, send)
+        elif scope["method"] in here or not here | there:
             await self._own(scope, receive, send)
         else:
-            await self._elsewhere(scope, receive, send)
+            await method_not_allowed(here | there)(scope, receive, send)
+
+
+def _methods_of(app: ASGIApp, scope: Scope) -> frozenset[str]:
+    if isinstance(app, Forwarder):
+        return app.methods(scope["path"])
+    return allowed_methods(app.routes, scope) if isinstance(app, Starlette) else frozenset()
 
 
 def joined(edge: ASGIApp | None, elsewhere: ASGIApp | None, desk: HealthDesk) -> ASGIApp:

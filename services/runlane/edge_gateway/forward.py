@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from runlane.hosting.http import ProblemError, problem_of, problem_response, read_body
+from runlane.hosting.http import ProblemError, method_not_allowed, problem_of, problem_response, read_body
 from runlane_contracts.problems import Code
 
 TIMEOUT_S = 75.0
@@ -61,8 +61,17 @@ class Forwarder:
             response = problem_of(exc) or problem_response(exc.code)
         await response(scope, receive, send)
 
+    @staticmethod
+    def methods(path: str) -> frozenset[str]:
+        """What the command gateway knows for a path; none: it has no such path."""
+        return frozenset[str]().union(*(allowed for pattern, allowed in _ROUTES if pattern.fullmatch(path)))
+
     async def _answer(self, request: Request) -> Response:
-        _check_known(request)
+        allowed = self.methods(request.scope["path"])
+        if not allowed:
+            raise ProblemError(Code.NOT_FOUND)
+        if request.method not in allowed:
+            return method_not_allowed(allowed)
         body = await read_body(request, max_bytes=self._max_body_bytes)
         headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
         target = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
@@ -78,12 +87,3 @@ class Forwarder:
             raise ProblemError(Code.UPSTREAM_UNAVAILABLE, "the command gateway did not answer") from exc
         kept = {name: reply.headers[name] for name in _RETURNED if name in reply.headers}
         return Response(reply.content, reply.status_code, kept)
-
-
-def _check_known(request: Request) -> None:
-    methods = [allowed for pattern, allowed in _ROUTES if pattern.fullmatch(request.url.path)]
-    if not methods:
-        raise ProblemError(Code.NOT_FOUND)
-    allowed = frozenset().union(*methods)
-    if request.method not in allowed:
-        raise ProblemError(Code.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(sorted(allowed))})

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runlane.kernel.errors import Conflict, Fenced, Retryable
@@ -133,14 +133,31 @@ def application(
     routes: Sequence[BaseRoute], *, middleware: Sequence[Middleware] = (), on_refusal: OnRefusal | None = None
 ) -> Starlette:
     """A Starlette application all of whose errors are problems."""
-    return Starlette(
+    app = Starlette(
         routes=list(routes),
         middleware=[Middleware(Problems, on_refusal=on_refusal), *middleware],
         exception_handlers={HTTPException: _answer_http_exception},
     )
+    # A redirect would be built from the Host header; `/v1/runs/` is simply not there.
+    app.router.redirect_slashes = False
+    return app
 
 
-async def _answer_http_exception(_request: Request, exc: Exception) -> Response:
+def allowed_methods(routes: Sequence[BaseRoute], scope: Scope) -> frozenset[str]:
+    """The methods that some route knows for this path; none: there is no such path."""
+    return frozenset[str]().union(
+        *(route.methods or () for route in routes if isinstance(route, Route) and route.matches(scope)[0] != Match.NONE)
+    )
+
+
+def method_not_allowed(allowed: frozenset[str]) -> Response:
+    """405, with what would be."""
+    return problem_response(Code.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(sorted(allowed))})
+
+
+async def _answer_http_exception(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, HTTPException) and exc.status_code == 405:
+        return method_not_allowed(allowed_methods(request.app.routes, request.scope))
     return problem_of(exc) or problem_response(Code.INTERNAL)
 
 
@@ -218,7 +235,10 @@ def decode(body: bytes, type_: type[T]) -> T:
         ProblemError: `invalid_request`.
     """
     try:
+        body.decode()  # the decoder does not look inside what it skips or keeps raw
         return msgspec.json.decode(body, type=type_)
+    except UnicodeDecodeError as exc:
+        raise ProblemError(Code.INVALID_REQUEST, f"not UTF-8 (byte {exc.start})") from exc
     except RecursionError as exc:
         raise ProblemError(Code.INVALID_REQUEST, "nested too deeply") from exc
     except msgspec.MsgspecError as exc:

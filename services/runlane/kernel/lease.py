@@ -87,6 +87,9 @@ class LeaseDesk:
         entry = await self._bucket.get(_key(run))
         held = _lease(entry) if entry is not None else None
         if held is not None and held.is_live(self._now()):
+            _require_open(
+                self._run_logs.of(run).lifecycle, unknown_is_open=True
+            )  # the entry of a run that ended goes soon
             raise LeaseHeld(held)
         known = await self._run_logs.of(run).load()
         _require_open(known)
@@ -231,8 +234,8 @@ def _lease(entry: BucketEntry) -> Lease:
     return _DECODE(entry.value)
 
 
-def _require_open(run: RunLifecycle) -> None:
-    if not run.exists:
+def _require_open(run: RunLifecycle, *, unknown_is_open: bool = False) -> None:
+    if not run.exists and not unknown_is_open:
         raise Refused(Code.RUN_NOT_FOUND, "no such run")
     if run.is_terminal:
         raise Refused(Code.RUN_TERMINAL, f"the run is {run.status}")

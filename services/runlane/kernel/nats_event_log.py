@@ -14,7 +14,7 @@ from runlane_contracts import headers as names
 from runlane_contracts.codec import encode
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Commit
-from runlane_contracts.ids import is_id, is_tenant
+from runlane_contracts.ids import is_id, is_tenant, is_traceparent
 from runlane_contracts.streams import MAX_COMMIT_BYTES, Layout
 from runlane_contracts.subjects import RunAddress
 
@@ -164,7 +164,7 @@ def _headers(commit: Commit, after: Position) -> dict[str, str]:
         names.LAST_SEQUENCE: str(commit.last_sequence),
     }
     traceparent = commit.facts[0].traceparent
-    if traceparent is not None:
+    if traceparent is not None and is_traceparent(traceparent):
         headers[names.TRACEPARENT] = traceparent
     return headers
 

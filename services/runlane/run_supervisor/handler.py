@@ -84,6 +84,11 @@ class CommandHandler:
             return await self._applied(command, run_log)
         except Refused as exc:
             return self._entry(command, LedgerStatus.REJECTED, rejection=exc.as_rejection())
+        except msgspec.ValidationError as exc:
+            # It asks for a fact that the contract does not allow: trying again would only hold up its run.
+            detail = f"it would not be a fact: {exc}"
+            rejection = Rejection(code=Code.INVALID_REQUEST.value, detail=detail)
+            return self._entry(command, LedgerStatus.REJECTED, rejection=rejection)
         except Permanent as exc:
             # Nobody can ever apply it, and whoever waits must not wait for ever.
             log.error("command %s cannot be applied: %s", command.command_id, exc)  # noqa: TRY400  the text says it all

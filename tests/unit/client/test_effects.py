@@ -93,7 +93,7 @@ async def test_an_unsafe_call_that_was_cut_short_waits_visibly_until_a_person_sa
         await eventually(lambda: life.status == "waiting" and life.attempt == 2)
         (tool,) = life.tools.values()
         assert tool.status == "outcome_unknown"
-        assert lane.payloads(RUN, "run.waiting") == [{}]
+        assert lane.payloads(RUN, "run.waiting") == [{"on": []}]
         await asyncio.sleep(0.05)
         assert len(till.opened) == (death.commit == OUTCOME)
         await RunActions(lane, RUN).reconcile_tool(

@@ -65,7 +65,7 @@ async def test_an_exception_fails_the_run_and_not_the_worker():
         await new_run(lane, "run_2")
         assert await ended(lane, "run_2") == "completed"
     error = lane.payloads("run_1", "run.failed")[0]["error"]
-    assert error == {"code": "ValueError", "message": "the key is [masked:anthropic-key]"}
+    assert error == {"code": "ValueError", "message": "the key is [masked:anthropic-key]", "retryable": False}
 
 
 async def test_an_output_that_is_not_json_fails_the_run():

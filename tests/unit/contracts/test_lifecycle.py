@@ -45,6 +45,9 @@ def test_what_the_platform_states_is_refused_from_a_producer(type_: str) -> None
         raw("message.completed", b'{"message_id": "a b", "role": "x", "content": 1}'),
         raw("message.completed", b'{"message_id": "m", "role": "x", "content": ' + b"[" * 200 + b"]" * 200 + b"}"),
         draft(events.InputRequested(input_id="i1", prompt="?", expires_at="2026-02-30T00:00:00Z")),
+        raw("run.resumed", b'{"nobody_knows_it": 1e999}'),
+        raw("run.resumed", b'{"nobody_knows_it": ' + b"9" * 6000 + b"}"),
+        draft(events.RunResumed(), traceparent="x\r\nNats-Msg-Id: forged"),
     ],
 )
 def test_what_does_not_fit_the_contract_is_refused_with_its_index(one: FactDraft) -> None:

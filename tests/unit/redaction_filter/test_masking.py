@@ -120,7 +120,8 @@ def test_all_content_of_a_restricted_fact_is_masked() -> None:
         events.ToolFailed(tool_call_id="c1", error=events.Problem(code="e1", message="it said so")),
         classification=Classification.RESTRICTED,
     )
-    assert decode_json(MASKER.fact(failed).payload)["error"] == {"code": "e1", "message": "[masked:restricted]"}
+    error = decode_json(MASKER.fact(failed).payload)["error"]
+    assert error == {"code": "e1", "message": "[masked:restricted]", "retryable": False}
     assert paths(failed) == [("/error/message", "restricted", "masked")]
 
 

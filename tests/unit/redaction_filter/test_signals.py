@@ -34,7 +34,7 @@ def test_the_parts_of_an_approval_that_services_need_stay() -> None:
         "approval_id": "a1", "risk": "high", "version": 2, "action_digest": "sha256:x", "tool_call_id": "c1",
         "editable": True,
     }  # fmt: skip
-    assert body["subject"] == {"kind": "approval", "id": "a1"}
+    assert body["subject"] == {"kind": "approval", "id": "a1", "revision": 1}
 
 
 def test_a_problem_keeps_its_code_and_loses_its_message() -> None:
@@ -44,7 +44,9 @@ def test_a_problem_keeps_its_code_and_loses_its_message() -> None:
 
 def test_limits_and_what_a_run_waits_for_stay() -> None:
     created = events.RunCreated(agent="a", input=CANARY, limits=events.Limits(max_attempts=2))
-    assert _payload(created) == {"agent": "a", "limits": {"max_attempts": 2}}
+    assert _payload(created) == {
+        "agent": "a", "pool": "default", "dispatch": "pool", "limits": {"max_attempts": 2},
+    }  # fmt: skip
     waiting = events.RunWaiting(on=(events.WaitingFor(kind="approval", id="a1"),))
     assert _payload(waiting) == {"on": [{"kind": "approval", "id": "a1"}]}
 

@@ -469,7 +469,7 @@ def test_a_lost_lease_is_told_once_and_says_whose_outcome_is_unknown() -> None:
     running = events.ToolRunning(tool_call_id="c1")
     run = a_run(a_call(), running, a_call("c2", side_effect="none"), events.ToolRunning(tool_call_id="c2"))
     assert told(machine.on_lease_lost(run, lease_epoch=1)) == [
-        ("run.lease_lost", {"lease_epoch": 1}),
+        ("run.lease_lost", {"lease_epoch": 1, "cause": "expired"}),
         ("tool.outcome_unknown", {"tool_call_id": "c1", "operation_id": "c1"}),
     ]
     assert machine.on_lease_lost(run, lease_epoch=2) == [], "another lease"
@@ -478,13 +478,16 @@ def test_a_lost_lease_is_told_once_and_says_whose_outcome_is_unknown() -> None:
     assert machine.on_lease_lost(RunLifecycle(tenant_id="t", run_id="r"), lease_epoch=0) == []
 
 
+OUTCOME_UNKNOWN = {"code": "outcome_unknown", "message": "run.cancelled", "retryable": False}
+
+
 def test_a_lease_lost_while_cancelling_ends_the_run() -> None:
     run = a_run(a_call(), events.ToolRunning(tool_call_id="c1"),
                 events.RunCancelRequested(deadline_at=in_s(9), reason="enough"))  # fmt: skip
     assert told(machine.on_lease_lost(run, lease_epoch=1)) == [
-        ("run.lease_lost", {"lease_epoch": 1}),
+        ("run.lease_lost", {"lease_epoch": 1, "cause": "expired"}),
         ("tool.outcome_unknown", {"tool_call_id": "c1", "operation_id": "c1"}),
-        ("tool.failed", {"tool_call_id": "c1", "error": {"code": "outcome_unknown", "message": "run.cancelled"}}),
+        ("tool.failed", {"tool_call_id": "c1", "error": OUTCOME_UNKNOWN}),
         ("run.cancelled", {"reason": "enough"}),
     ]
 

@@ -322,3 +322,22 @@ async def test_an_unsafe_effect_that_a_cancel_interrupts_is_not_said_to_be_cance
 
     assert await lane.play(agent) == "cancelled"
     assert lane.payloads(RUN, "tool.failed")[0]["error"]["code"] == "outcome_unknown"
+
+
+async def test_an_unsafe_call_that_nobody_declared_unknown_is_declared_so_and_not_run():
+    """Fails without the case `"running" if …` of `_standing`: then the call cannot be entered, and the run fails."""
+    lane = MortalLane(Death(OUTCOME, written=False))
+    till = Till(lane)
+
+    async def kill(run_id: str) -> None:
+        await lane.state(run_id, events.RunLeaseLost(lease_epoch=lane.runs[run_id].life.lease_epoch))
+        lane.work["default"].put_nowait(run_id)
+
+    async def reconcile(_ctx: RunContext, _call: UnknownCall) -> Executed:
+        return Executed({"coins": 5})
+
+    lane.kill = kill  # type: ignore[method-assign, assignment]
+    assert await lane.play(one_call(till, "unsafe"), reconcile=reconcile) == "completed"
+    assert len(till.opened) == 1
+    assert lane.types(RUN).count("tool.outcome_unknown") == 1
+    assert lane.payloads(RUN, "run.completed")[0]["output"] == {"coins": 5}

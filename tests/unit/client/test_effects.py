@@ -14,9 +14,9 @@ from runlane.client import (
     RunCancelled,
     RunContext,
     ToolCallFailed,
+    ToolInProgress,
     UnknownCall,
 )  # fmt: skip
-from runlane.client.items import ToolInProgress
 from runlane_contracts import events
 from support.eventually import eventually
 from support.mortal_lane import RUN, Death, MortalLane

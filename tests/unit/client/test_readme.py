@@ -17,10 +17,10 @@ from runlane.client import (
     RunActions,
     RunContext,
     RunWriter,
+    ToolInProgress,
     UnknownCall,
     Worker,
 )
-from runlane.client.items import ToolInProgress
 from runlane.client.transports.ports import NewRun
 from support.eventually import eventually
 from support.fake_edge import TOKEN, FakeEdge

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import msgspec
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from runlane.kernel import clock
@@ -181,7 +181,7 @@ def test_p11_random_commands_crashes_repeats_and_clocks_leave_one_history() -> N
     case = OneRun.TestCase
     case.settings = settings(
         max_examples=STORIES, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck), phases=[Phase.generate],
     )  # fmt: skip
     try:
         case("runTest").runTest()

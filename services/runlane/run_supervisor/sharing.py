@@ -1,9 +1,9 @@
 """Supervisors that run at the same time share the partitions of the commands.
 
-Each says now and then how many it decides for. Who has at least two more than another lets go of one, and somebody who
-stands by takes it. Nothing rests on this: a partition has one active supervisor because the broker pins it, and two that
-decide for one run all the same are told apart by the log. A supervisor that dies is heard no more; its partitions are
-taken by whoever asks for the pins.
+Each says now and then how many it decides for. Who has at least two more than another lets go of one, and somebody
+who stands by takes it. Nothing rests on this: a partition has one active supervisor because the broker pins it, and
+two that decide for one run all the same are told apart by the log. A supervisor that dies is heard no more; its
+partitions are taken by whoever asks for the pins.
 """
 
 import asyncio

@@ -40,9 +40,7 @@ _decode = msgspec.json.Decoder(Share).decode
 class Sharing:
     """Keeps the number of partitions here within one of everybody else's."""
 
-    def __init__(
-        self, instance: str, partitions: Sequence[Partition], say: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, instance: str, partitions: Sequence[Partition], say: Callable[[bytes], Awaitable[None]]) -> None:
         self._instance, self._partitions, self._say = instance, partitions, say
         self._others: dict[str, tuple[int, float]] = {}
         self._clock = asyncio.get_running_loop().time

@@ -84,7 +84,7 @@ def _run_supervisor(layout: Layout) -> BrokerUser:
         "Decides: applies commands, dispatches work, ends leases.",
         layout,
         publish=(
-            every("log"), every("work"), every("outcome"),
+            every("log"), every("work"), every("outcome"), layout.subjects.service("run_supervisor", "share"),
             *_read(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
             *_tail(*_log(layout), *_buckets(layout), f"KV_{layout.timer_bucket}"),
             *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),

@@ -76,6 +76,8 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     root: str = "rl"
     log_streams: int = 1
+    supervisor_partitions: int = 1
+    """Over how many durables the commands are spread, by the virtual partitions of their runs."""
     replicas: int = 1
     max_bytes: int = 8 * GIB
 
@@ -248,9 +250,14 @@ class Layout(Struct, frozen=True, kw_only=True):
                 )
                 for index in range(self.log_streams)
             ),
-            ConsumerSpec(
-                durable="run-supervisor-v1", pin_ttl_s=1.0, stream=self.command_stream, service="run_supervisor",
-                filter_subjects=(self.subjects.all_of("cmd"),), max_ack_pending=512, pinned=True,
+            *(
+                ConsumerSpec(
+                    durable=self._command_durable(index), pin_ttl_s=1.0, stream=self.command_stream,
+                    service="run_supervisor",
+                    filter_subjects=tuple(self.subjects.partitions_of("cmd", index, self.supervisor_partitions)),
+                    max_ack_pending=512, pinned=True,
+                )
+                for index in range(self.supervisor_partitions)
             ),
             *self._audit_consumers(),
         )  # fmt: skip
@@ -285,6 +292,11 @@ class Layout(Struct, frozen=True, kw_only=True):
             durable=f"subscriber-{name}", stream=self.signal_stream, service="subscriber",
             filter_subjects=filter_subjects or (self.subjects.all_of("signal"),), max_ack_pending=1000,
         )  # fmt: skip
+
+    def _command_durable(self, index: int) -> str:
+        # A cursor over other partitions is another cursor: one that was extended would skip what the others had left.
+        count = self.supervisor_partitions
+        return "run-supervisor-v1" if count == 1 else f"run-supervisor-v1-{index}-of-{count}"
 
     def pool_consumer(self, tenant_id: str, pool: str) -> ConsumerSpec:
         """The durable that the workers of one tenant's pool share.

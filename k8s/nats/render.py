@@ -3,7 +3,8 @@
 python k8s/nats/render.py            write it
 python k8s/nats/render.py --check    fail when it is stale
 
-`users.conf` names each stream, so it follows RUNLANE_SUBJECT_ROOT and RUNLANE_LOG_STREAMS.
+`users.conf` names each stream, so it follows RUNLANE_SUBJECT_ROOT, RUNLANE_LOG_STREAMS and
+RUNLANE_SUPERVISOR_PARTITIONS.
 """
 
 import sys

@@ -18,8 +18,9 @@ from runlane.command_gateway.app import serve as serve_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.hosting.connections import Connections
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane.kernel.clock import utc_now
+from runlane.kernel.clock import Now, utc_now
 from runlane.kernel.connection import Connection
+from runlane.kernel.durable import DurableConsumer
 from runlane.kernel.errors import KernelError
 from runlane.kernel.nats_event_log import NatsEventLog
 from runlane.kernel.provision import provision
@@ -89,7 +90,10 @@ class WriteSide:
     def __init__(self, server: NatsServer, layout: Layout, connections: Connections, common: CommonSettings) -> None:
         self.server, self.layout, self.connections, self.common = server, layout, connections, common
         self.app: ASGIApp | None = None
+        self.commands: list[DurableConsumer] = []
+        """Of the supervisor: its consumers of commands."""
         self._supervisor: AsyncExitStack | None = None
+        self._link: Connection | None = None
         self._log: NatsEventLog | None = None
 
     def client(self, tenant_id: str = "demo", subject: str | None = None) -> Client:
@@ -113,15 +117,22 @@ class WriteSide:
         facts = await self.facts(run_id, tenant_id)
         return [msgspec.json.decode(fact.payload) for fact in facts if fact.type == type_]
 
-    async def start_supervisor(self, **settings: Any) -> None:
+    async def start_supervisor(self, *, now: Now = utc_now, **settings: Any) -> None:
         """One of its own connection, so that it can be taken away."""
         connections = _connections(self.connections.credentials(NAME).url, self.server.passwords)
         stack = AsyncExitStack()
         await stack.enter_async_context(connections)
-        await stack.enter_async_context(
-            serve_supervisor(RunSupervisorSettings(common=self.common, **settings), connections)
+        running = await stack.enter_async_context(
+            serve_supervisor(RunSupervisorSettings(common=self.common, **settings), connections, now=now)
         )
-        self._supervisor = stack
+        self.commands = [one for one in running.consumers if one.spec.stream == self.layout.command_stream]
+        self._supervisor, self._link = stack, await connections.of(NAME)
+
+    async def kill_supervisor(self) -> None:
+        """It says no more, to nobody, from here on; then it is taken away."""
+        assert self._link is not None
+        await self._link.close()
+        await self.stop_supervisor()
 
     async def stop_supervisor(self) -> None:
         if self._supervisor is not None:
@@ -130,9 +141,11 @@ class WriteSide:
 
 
 @asynccontextmanager
-async def write_side(*, supervisor: bool = True, sync_interval: str = "2m", **gateway: Any) -> AsyncIterator[WriteSide]:
+async def write_side(
+    *, supervisor: bool = True, sync_interval: str = "2m", partitions: int = 1, **gateway: Any
+) -> AsyncIterator[WriteSide]:
     """A broker, a gateway, and a supervisor unless told otherwise."""
-    layout = Layout(max_bytes=64 * MIB)
+    layout = Layout(max_bytes=64 * MIB, supervisor_partitions=partitions)
     async with nats_server(users=True, layout=layout, sync_interval=sync_interval) as server:
         connections = _connections(server.url, server.passwords)
         async with connections, _services(server, connections, layout, supervisor=supervisor, **gateway) as side:
@@ -155,6 +168,7 @@ async def _services(
 ) -> AsyncIterator[WriteSide]:
     common = CommonSettings(
         nats_url=server.url,
+        supervisor_partitions=layout.supervisor_partitions,
         stream_max_bytes=layout.max_bytes,
         stream_replicas=layout.replicas,  # type: ignore[arg-type]
     )

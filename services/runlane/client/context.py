@@ -59,6 +59,7 @@ class RunContext:
         self._unknown: set[str] = set()
         self._goes_on = False
         self._used: set[str] = set()
+        self._told_cancelled = False
         self._journal = Journal(tail.state, claim.lease_epoch, masked=writer.masked)
         tail.on_fact = self._journal.learn
         self._desk = _Desk(writer, self._journal)
@@ -251,13 +252,17 @@ class RunContext:
         self._unknown.discard(tool_call_id)
         await self._desk.append(self._wait())
 
-    def check(self) -> None:
-        """Raises RunCancelled or LeaseLost if there is no going on. Each step asks this; a long effect may, too."""
+    def check(self, *, may_clean_up: bool = False) -> None:
+        """Raises RunCancelled or LeaseLost if there is no going on. Each step asks this; a long effect may, too.
+
+        `may_clean_up`: not if the agent knows already that it is cancelled, and is using its grace.
+        """
         self._journal.require_sound()
-        if self._tail.cancelled.is_set():
-            raise RunCancelled(self._tail.cancel_reason)
         if not self.writer.lease_ok:
             raise LeaseLost("the lease was lost")
+        if self._tail.cancelled.is_set() and not (may_clean_up and self._told_cancelled):
+            self._told_cancelled = True
+            raise RunCancelled(self._tail.cancel_reason)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Until the log makes `condition` true. Raises RunCancelled, LeaseLost."""
@@ -289,9 +294,9 @@ class RunContext:
 
         Raises:
             ToolCallFailed: the effect raised; the cause is its exception, if it ran now.
-            RunCancelled, LeaseLost: as `boundary`.
+            RunCancelled, LeaseLost: as `boundary`; but an agent that was told that it is cancelled may clean up.
         """
-        self.check()
+        self.check(may_clean_up=True)
         if tool_call_id in self._used:  # it may be our own, still on its way back to us
             await self.until(lambda: self._tail.sequence >= self.writer.sequence)
         step = self._journal.step("tool", tool_call_id)
@@ -302,7 +307,7 @@ class RunContext:
 
     async def call_again(self, request: events.ToolRequested, effect: Effect) -> Any:
         """Run a call that stands in the log as requested (see `retries`); as `call`."""
-        self.check()
+        self.check(may_clean_up=True)
         return await self._answered(request, effect)
 
     async def _answered(self, request: events.ToolRequested, effect: Effect) -> Any:
@@ -316,7 +321,6 @@ class RunContext:
 
     async def checkpoint(self, state: Any) -> None:
         """Keep `state`: a later attempt finds it in `checkpointed`, and may go on from there. At most 64 KiB."""
-        self.check()
         if self._journal.reach_checkpoint():
             return
         await self._desk.append(
@@ -341,7 +345,6 @@ class RunContext:
 
     async def append(self, *facts: FactLike, expected_sequence: int | None = None) -> list[Written]:
         """Durable when this returns; see `RunWriter.append`. Facts of an earlier attempt are not stated again."""
-        self.check()
         drafts = [draft_of(one) for one in facts]
         step = self._journal.step("append")
         known = self._journal.appended(step.id, [one.type for one in drafts])

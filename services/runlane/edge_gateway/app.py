@@ -48,68 +48,91 @@ from runlane.read_store import ReadStore
 from runlane_contracts.subjects import RunAddress
 
 NAME = "edge_gateway"
+_API = "/v1/"
 
 
 @asynccontextmanager
 async def serve(settings: EdgeGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve. Raises Retryable when the broker cannot be reached."""
-    layout, access, meters = settings.common.layout, settings.access, Meters()
-    authorizer, keys = ApiKeyAuthorizer.of_settings(access), access.signing_keys()
+    layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
-        store = await enter(
-            ReadStore.open(
-                settings.read_store_url,
-                timeout_s=settings.read_store_timeout_s,
-                readers=settings.read_store_readers,
-            )
-        )
+        store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
         view = BrokerView(connection, reader, layout)
         states = RunStates(view, store)
-        hubs = await enter(
-            Hubs(
-                view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters,
-                jitter=random.random,
-            )
-        )  # fmt: skip
+        hubs = await enter(_hubs(settings, view, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
-        watches = Watches(
-            hubs, keys=keys, limits=settings.watch_limits, meters=meters, jitter=random.random,
-            max_watchers=settings.max_watchers,
-        )  # fmt: skip
+        watches = _watches(settings, hubs, meters)
         await enter(watches.ticking())
-        presence = Presence(view, hubs, wait_s=settings.visible_wait_s)
-        reads = Reads(authorizer=authorizer, presence=presence, view=view, states=states, lists=store, keys=keys)
-        forwarder: ASGIApp | None = None
-        if settings.command_gateway_url is not None:
-            forwarder = await enter(
-                Forwarder.to(
-                    settings.command_gateway_url,
-                    max_body_bytes=settings.max_body_bytes,
-                    max_connections=settings.command_connections,
-                )
-            )
+        elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
         async def health() -> Health:
             detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
             return Health(ready=connection.is_connected, detail=detail)
 
-        watch = WatchEndpoint(authorizer, presence, watches)
-        app = EdgeApp(
-            watch, [*reads.routes(), *ConsoleFiles().routes()], elsewhere=forwarder, desk=HealthDesk({NAME: health}),
-            on_refusal=refusals.of_http,
-        )  # fmt: skip
         yield Running(
             name=NAME,
             health=health,
-            asgi=app,
+            asgi=EdgeApp(
+                *_doors(settings, view, hubs, states, store, watches),
+                elsewhere=elsewhere,
+                desk=HealthDesk({NAME: health}),
+                on_refusal=refusals.of_http,
+            ),
             listen=HttpAddress(settings.http_host, settings.http_port),
             drain=watches.shut_down,
         )
+
+
+def _read_store(settings: EdgeGatewaySettings) -> ReadStore:
+    return ReadStore.open(
+        settings.read_store_url, timeout_s=settings.read_store_timeout_s, readers=settings.read_store_readers
+    )
+
+
+def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, meters: Meters) -> Hubs:
+    return Hubs(
+        view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
+    )  # fmt: skip
+
+
+def _watches(settings: EdgeGatewaySettings, hubs: Hubs, meters: Meters) -> Watches:
+    return Watches(
+        hubs,
+        keys=settings.access.signing_keys(),
+        limits=settings.watch_limits,
+        meters=meters,
+        jitter=random.random,
+        max_watchers=settings.max_watchers,
+    )
+
+
+def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
+    return Forwarder.to(
+        settings.command_gateway_url or "",
+        max_body_bytes=settings.max_body_bytes,
+        max_connections=settings.command_connections,
+    )
+
+
+def _doors(
+    settings: EdgeGatewaySettings, view: BrokerView, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
+) -> tuple[ASGIApp, list[Route]]:
+    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
+    presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
+    reads = Reads(
+        authorizer=authorizer,
+        presence=presence,
+        view=view,
+        states=states,
+        lists=store,
+        keys=settings.access.signing_keys(),
+    )
+    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *ConsoleFiles().routes()]
 
 
 class WatchEndpoint:
@@ -155,16 +178,16 @@ class EdgeApp:
     ) -> None:
         self._watch = watch
         self._on_refusal = on_refusal
-        self._read_routes = list(routes)
-        self._routes = [*routes, *desk.routes(), Route("/openapi.json", _openapi)]
-        self._own = application(self._routes, on_refusal=on_refusal)
+        self._routes = list(routes)
+        self._api_routes = [route for route in routes if isinstance(route, Route) and route.path.startswith(_API)]
+        self._own = application([*routes, *desk.routes(), Route("/openapi.json", _openapi)], on_refusal=on_refusal)
         self._watching = Problems(watch, on_refusal)
         self._elsewhere = elsewhere
 
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":
         """The same, with the command gateway's application and the health of all in the same process."""
         return EdgeApp(
-            self._watch, self._read_routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal
+            self._watch, self._routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal
         )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,7 +204,10 @@ class EdgeApp:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Two applications share paths: what one of them does not know, the other may."""
-        here = allowed_methods(self._routes, scope)
+        if not scope["path"].startswith(_API):
+            await self._own(scope, receive, send)
+            return
+        here = allowed_methods(self._api_routes, scope)
         there = frozenset[str]() if self._elsewhere is None else _methods_of(self._elsewhere, scope)
         if self._elsewhere is not None and scope["method"] in there - here:
             await self._elsewhere(scope, receive, send)

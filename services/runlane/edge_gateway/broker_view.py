@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from runlane.edge_gateway.shared_ask import SharedAsk
 from runlane.edge_gateway.view import OnCommit, OnPreviews, Page, StreamStart, ViewCommit
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.direct import DirectReader, StoredMessage, StreamState
@@ -29,6 +30,7 @@ class BrokerView:
         self._layout = layout
         self._epochs: dict[str, tuple[str, float]] = {}
         self._swept: dict[str, StreamState] = {}
+        self._shared: dict[str, tuple[SharedAsk[StreamState], SharedAsk[str]]] = {}
 
     # --- View ---------------------------------------------------------------------------------------------
 
@@ -72,28 +74,33 @@ class BrokerView:
         return {self._layout.subjects.run_of(subject): _last_sequence(message) for subject, message in found.items()}
 
     async def settle(self, run: RunAddress, *, within_s: float) -> bool:
-        """See `View.settle`. Of the log it learns the position only."""
+        """See `View.settle`. Of the log it learns the position only; everybody who asks at a time shares the asks."""
+        log_of, derived_of = self._asks(self._layout.log_stream(run.run_id), self._layout.view_stream(run.run_id))
         try:
             async with asyncio.timeout(within_s):
-                log = await self._reader.stream_state(self._layout.log_stream(run.run_id))
+                log = await log_of()
                 delay_s, longest_s = SETTLE_POLL_S
-                while not await self._has_derived(run, log):
+                while not _has_derived(await derived_of(), log):
                     await asyncio.sleep(delay_s)
                     delay_s = min(delay_s * 1.5, longest_s)
         except TimeoutError:
             return False
         return True
 
-    async def _has_derived(self, run: RunAddress, log: StreamState) -> bool:
-        if log.last_seq == 0:
-            return True
-        stream = self._layout.view_stream(run.run_id)
-        state = await self._state(stream)
-        last = await self._reader.get(stream, state.last_seq) if state.last_seq else None
-        if last is None:
-            return False
-        epoch, _, seq = last.headers.get(LOG_POSITION, "").rpartition(":")
-        return epoch == log.epoch and seq.isdigit() and int(seq) >= log.last_seq
+    def _asks(self, log_stream: str, view_stream: str) -> "tuple[SharedAsk[StreamState], SharedAsk[str]]":
+        asks = self._shared.get(log_stream)
+        if asks is None:
+            asks = self._shared[log_stream] = (
+                SharedAsk(lambda: self._reader.stream_state(log_stream)),
+                SharedAsk(lambda: self._derived(view_stream)),
+            )
+        return asks
+
+    async def _derived(self, view_stream: str) -> str:
+        """The log position of the last message of a view."""
+        state = await self._state(view_stream)
+        last = await self._reader.get(view_stream, state.last_seq) if state.last_seq else None
+        return "" if last is None else last.headers.get(LOG_POSITION, "")
 
     async def _epoch(self, stream: str) -> str:
         epoch, until = self._epochs.get(stream, ("", 0.0))
@@ -140,6 +147,11 @@ class BrokerView:
             await self._connection.nc.flush(timeout=2)
         except Exception as exc:
             raise as_kernel_error(exc, "subscribe") from exc
+
+
+def _has_derived(derived: str, log: StreamState) -> bool:
+    epoch, _, seq = derived.rpartition(":")
+    return log.last_seq == 0 or (epoch == log.epoch and seq.isdigit() and int(seq) >= log.last_seq)
 
 
 class _Subscribed:

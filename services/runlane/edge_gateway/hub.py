@@ -21,10 +21,20 @@ from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.preview_lane import PreviewLane
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
-from runlane.edge_gateway.run_state import EncodedSnapshot, RunStates, RunStatus, encoded_snapshot
+from runlane.edge_gateway.run_state import (
+    SHORT_RUN_FACTS,
+    EncodedSnapshot,
+    Folded,
+    RunStates,
+    RunStatus,
+    StateAt,
+    encoded_snapshot,
+)
 from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
+from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
+from runlane_contracts.reducer import initial_state, reduce
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
 
@@ -172,9 +182,18 @@ class RunHub:
         async with self._snapshot_lock:
             known = self._snapshot
             if known is None or known.position.sequence < self.head.sequence:
-                known = encoded_snapshot(await self._owner.states.at_least(self.run, self.head.sequence))
-                self._snapshot = known
+                at = self._fold_ring() or await self._owner.states.at_least(self.run, self.head.sequence)
+                known = self._snapshot = encoded_snapshot(at)
             return known
+
+    def _fold_ring(self) -> Folded | None:
+        if self.head.sequence > SHORT_RUN_FACTS or not self._ring.holds(0):
+            return None
+        state = initial_state(*self.run)
+        for entry in self._ring.after(0):
+            for fact in decode_commit(entry.commit.body).facts:
+                reduce(state, fact)
+        return StateAt(state, self.head)
 
     async def reached(self, sequence: int, *, within_s: float) -> bool:
         """Wait until the view has reached a sequence; False: it did not in time."""
@@ -219,11 +238,27 @@ class RunHub:
         head = await self._owner.view.head(self.run)
         if head is None:
             raise RunAbsent(self.run.run_id)
-        self._status = await self._owner.states.status(self.run, head.last_sequence)
-        self.head = Position(head.epoch, head.stream_seq, head.first_sequence - 1)
+        commits = await self._whole_run(head)
+        if commits:
+            self._status = RunStatus(initial_state(*self.run))
+        else:
+            commits = [head]
+            self._status = await self._owner.states.status(self.run, head.last_sequence)
+        self.head = Position(head.epoch, head.stream_seq, commits[0].first_sequence - 1)
         early, self._early = self._early or [], None
-        for commit in [head, *early]:
+        for commit in [*commits, *early]:
             self.on_commit(commit)
+
+    async def _whole_run(self, head: ViewCommit) -> list[ViewCommit]:
+        """Every commit of a short run, so that nobody has to read its history; empty when it is not short."""
+        if head.last_sequence > SHORT_RUN_FACTS:
+            return []
+        history = History(self._owner.view, self.run, Position("", 0, 0))
+        try:
+            commits = await history.next(self._owner.limits.ring_bytes // 2)
+        except Hole:
+            return []
+        return commits if commits and commits[-1].last_sequence >= head.last_sequence else []
 
     async def close(self) -> None:
         """Unsubscribe. May be called again."""

@@ -23,13 +23,17 @@ NO_SUCH_RUN = "no such run"
 class Presence:
     """Finds runs, and waits for those that are on their way."""
 
-    def __init__(self, view: View, hubs: Hubs, *, wait_s: float = WAIT_S) -> None:
+    def __init__(self, view: View, hubs: Hubs, *, wait_s: float = WAIT_S, fresh_wait_s: float = 0.0) -> None:
         self._view = view
         self._hubs = hubs
         self._wait_s = wait_s
+        self._fresh_wait_s = fresh_wait_s
 
     async def head(self, run: RunAddress, *, min_sequence: int = 0) -> Position:
         """Where the run is, once it has reached `min_sequence`.
+
+        Who names none still reads what was written before the question came, unless the view is further behind than
+        `fresh_wait_s`: then what there is.
 
         Raises:
             ProblemError: `run_not_found`, `not_yet_visible`.
@@ -37,6 +41,8 @@ class Presence:
         """
         deadline = self._deadline()
         _check(run)
+        if min_sequence == 0 and self._fresh_wait_s > 0:
+            await self._view.settle(run, within_s=self._fresh_wait_s)
         found = await self._view.head(run)
         if found is None:
             await self._settle(run, deadline)

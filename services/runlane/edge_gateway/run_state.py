@@ -13,6 +13,8 @@ from runlane_contracts.reducer import TERMINAL_STATUS, State, checksum, initial_
 from runlane_contracts.subjects import RunAddress
 
 FOLD_PAGE_BYTES = 512 * 1024
+SHORT_RUN_FACTS = 256
+"""So few are folded from the view in less time than it takes to ask the read store."""
 NOTHING_FOLDED = Position("", 0, 0)
 
 
@@ -76,6 +78,11 @@ class RunStates:
             Hole: neither the read store nor the view holds what it takes.
             Retryable: one of them does not answer.
         """
+        if sequence <= SHORT_RUN_FACTS:
+            try:
+                return await self._fold(run, _nothing(run), sequence)
+            except Hole:
+                pass
         kept = await self._folded.load(run)
         return await self._fold(run, _nothing(run) if kept is None else kept, sequence)
 

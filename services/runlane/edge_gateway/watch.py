@@ -96,6 +96,7 @@ class Watches:
             for watcher, still_allowed in tuple(self._watchers.items()):
                 if not await _holds(still_allowed):
                     watcher.stop(EndReason.UNAUTHORIZED)
+                await asyncio.sleep(0)  # a check may cost a signature: others go on in between
 
     async def shut_down(self) -> None:
         """End every watch, each with its cursor; no new ones. Returns when they are gone, or it took too long."""

@@ -163,7 +163,11 @@ class Watcher:
             cursor = self._encoder.cursor(plan.snapshot.position)
             first += frame("snapshot", plan.snapshot.with_cursor(cursor), id_=cursor)
             self._ids_sent = True
-        await self._write(Chunk(first))
+        parts, size = [first], len(first)
+        while size < self._limits.burst_bytes and (chunk := self._next()) is not None:
+            parts.append(chunk.data)
+            size += len(chunk.data)
+        await self._write(Chunk(b"".join(parts)))
 
     def _mark(self, position: Position) -> Mark:
         return Mark(sequence=position.sequence, cursor=self._encoder.cursor(position))

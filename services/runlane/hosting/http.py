@@ -1,9 +1,11 @@
 """HTTP plumbing: bodies in, problems out. Every error leaves as `application/problem+json` with a stable code."""
 
+import asyncio
+import contextlib
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +32,9 @@ T = TypeVar("T")
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_AFTER_S = 1.0
 MAX_WAIT_S = 60.0
+MAX_SKIPPED_BYTES = 32 * 1024 * 1024
+SKIP_WITHIN_S = 5.0
+"""How much of a body that is too large is read and thrown away, and how long, so that the answer is heard."""
 _FAILED = {"event": LogEvent.HTTP_FAILED}
 _INDEX = re.compile(r"\[(\d+)\]")
 _WAIT = re.compile(r'^wait\s*=\s*"?([0-9]{1,6})"?$', re.IGNORECASE)
@@ -200,22 +205,34 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """The body, if it is no larger.
 
     Raises:
-        ProblemError: `payload_too_large`; the rest is not read.
+        ProblemError: `payload_too_large`.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
+    is_too_large = declared.isdigit() and int(declared) > max_bytes
+    body, chunks = bytearray(), request.stream()
+    while not is_too_large:
+        chunk = await anext(chunks, None)
+        if chunk is None:
+            return bytes(body)
         body += chunk
-        if len(body) > max_bytes:
-            raise _too_large(max_bytes)
-    return bytes(body)
+        is_too_large = len(body) > max_bytes
+    raise await _too_large(request, chunks, max_bytes)
 
 
-def _too_large(max_bytes: int) -> ProblemError:
-    # The unread rest would be taken for the next request.
-    return ProblemError(Code.PAYLOAD_TOO_LARGE, f"more than {max_bytes} bytes", headers={"Connection": "close"})
+async def _too_large(request: Request, rest: AsyncIterator[bytes], max_bytes: int) -> ProblemError:
+    """Let a client finish sending, within bounds: closed in the middle of it, it would see a reset and no answer."""
+    left = MAX_SKIPPED_BYTES
+    headers = {"Connection": "close"}  # the unread rest would be taken for the next request
+    if "expect" not in request.headers:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SKIP_WITHIN_S):
+                async for chunk in rest:
+                    left -= len(chunk)
+                    if left < 0:
+                        break
+                else:
+                    headers = {}
+    return ProblemError(Code.PAYLOAD_TOO_LARGE, f"more than {max_bytes} bytes", headers=headers)
 
 
 async def decode_body(request: Request, type_: type[T], *, max_bytes: int) -> T:

@@ -33,6 +33,12 @@ class CommonSettings(BaseSettings):
     log_streams: int = Field(
         default=1, ge=1, le=256, description="Over how many LOG (and VIEW) streams the runs are spread."
     )
+    supervisor_partitions: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Over how many durables the commands are spread; running supervisors share them.",
+    )
     stream_replicas: Annotated[Literal[1, 3, 5], BeforeValidator(int)] = Field(  # a variable is text
         default=1, description="Broker nodes that hold each message."
     )
@@ -75,6 +81,7 @@ class CommonSettings(BaseSettings):
         return Layout(
             root=self.subject_root,
             log_streams=self.log_streams,
+            supervisor_partitions=self.supervisor_partitions,
             replicas=self.stream_replicas,
             max_bytes=self.stream_max_bytes,
         )

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 MAX_FAILURES = 10
 """Unexpected failures of a handler on one message before it is buried. `Retryable` has no such end."""
 
+MAKE_WAY_S = 2.0
+"""A handler that takes longer goes on while somebody else is active already; what it decides must bear that."""
+
 HandleBatch = Callable[[list[Delivery]], Awaitable[int]]
 """Answers the stream sequence up to which everything is durably done. It may be below the batch's last, even below
 its first; what is not done is not given again within the session, but an answer of a later call covers it too."""
@@ -278,6 +281,14 @@ class EachConsumer(DurableConsumer):
         if self.spec.pinned:
             self._forget_waiting()
         await session.lost.wait()
+
+    async def _make_way(self) -> None:
+        self._forget_waiting()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MAKE_WAY_S):
+                while any(lane.is_running for lane in self._lanes.values()):
+                    self._room.clear()
+                    await self._room.wait()
 
     def _forget_waiting(self) -> None:
         """The durable was set back: all of it comes again, unless somebody else has done it meanwhile."""

@@ -75,6 +75,7 @@ class DurableConsumer:
         self._on_active = on_active
         self._pin: str | None = None
         self._stopping = asyncio.Event()
+        self._stand_back_until = 0.0
         self._session: PullSession | None = None
         self._room = asyncio.Event()
         self._next_seq = 0  # where a durable that vanished is made anew; 0: at the beginning
@@ -86,6 +87,17 @@ class DurableConsumer:
         self._room.set()
         if self._session is not None:
             self._session.lose("stopping")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether deliveries come here."""
+        return self.stats.is_active
+
+    def give_way(self, for_s: float) -> None:
+        """Finish what is being handled and let somebody else be active; ask for the pin again after so long."""
+        self._stand_back_until = self._loop.time() + for_s
+        if self._session is not None:
+            self._session.lose("giving way")
 
     # --- for the two kinds ------------------------------------------------------------------------------------
 
@@ -126,6 +138,9 @@ class DurableConsumer:
         if reason and reason != self.stats.trouble:
             log.info("%s: %s", self.spec.durable, reason, extra={"event": LogEvent.CONSUMER_STANDBY})
         self.stats.trouble = reason
+
+    async def _make_way(self) -> None:
+        """After `give_way`: until nothing is handled here any more, or for as long as that may take."""
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -213,6 +228,10 @@ class DurableConsumer:
 
     async def _become_active(self) -> bool:
         """Wait for the pin, then set the durable back to what is not done. False when stopped before."""
+        if self._stand_back_until > self._loop.time():
+            await self._make_way()
+            await self._unpin()
+            await self._pause(self._stand_back_until - self._loop.time())
         if self._pin is not None and await self._pinned_now() != self._pin:
             self._pin = None
         while self._pin is None:

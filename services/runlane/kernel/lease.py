@@ -189,6 +189,8 @@ class LeaseDesk:
         lease = _lease(entry) if entry is not None else None
         if entry is None or lease is None or lease.lease_epoch != lease_epoch or not lease.is_live(self._now()):
             raise Fenced(f"lease epoch {lease_epoch} does not hold the lease")
+        if self._run_logs.of(run).lifecycle.is_terminal:
+            raise Fenced("the run is over")  # its entry goes soon
         if worker_id is not None and worker_id != lease.worker_id:
             raise Fenced(f"lease epoch {lease_epoch} is not {worker_id}'s")
         return entry, lease

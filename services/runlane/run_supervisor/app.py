@@ -1,8 +1,10 @@
 """Composition root of the run supervisor: the only place that builds concrete things."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
@@ -26,9 +28,12 @@ from runlane.run_supervisor.handler import CommandHandler, is_urgent
 from runlane.run_supervisor.meters import Meters, report
 from runlane.run_supervisor.moment_book import LOOK, MomentBook
 from runlane.run_supervisor.settings import RunSupervisorSettings
+from runlane.run_supervisor.sharing import Sharing
 from runlane.run_supervisor.timetable import Fire, Timetable
 from runlane.run_supervisor.watch import LEASE, LeaseWatch, RunWatch
 from runlane_contracts.streams import Layout
+
+log = logging.getLogger(__name__)
 
 NAME = "run_supervisor"
 MARKER_TTL_S = 60
@@ -48,10 +53,17 @@ async def serve(
     async with connection_of(NAME, connections) as connection:
         supervisor = _Supervisor(settings, connection, layout, now=now, new_id=new_id)
         async with task_group() as tasks:
-            supervisor.start(tasks)
+            await supervisor.start(tasks)
             await supervisor.caught_up()
             yield Running(name=NAME, health=supervisor.health, consumers=supervisor.consumers)
             await supervisor.stop()
+
+
+class Message(Protocol):
+    """What comes on a core subject."""
+
+    @property
+    def data(self) -> bytes: ...
 
 
 class _Supervisor:
@@ -90,7 +102,10 @@ class _Supervisor:
             now=now,
         )
         follower = LogFollower(self._book, self._leases.on_end, now=now)
-        self._commands, *self._logs = self._consumers(layout, handler, follower)
+        self._commands = self._command_consumers(layout, handler)
+        self._logs = self._log_consumers(layout, follower)
+        self._sharing = Sharing(new_id("sup"), self._commands, self._say_share)
+        self._share_subject = layout.subjects.service(NAME, "share")
         self._mirrors = (asyncio.Event(), asyncio.Event())
         self._tasks: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
@@ -102,10 +117,7 @@ class _Supervisor:
             looks=lambda: (self._timetable.fired, self._timetable.failed),
         )
 
-    def _consumers(
-        self, layout: Layout, handler: CommandHandler, follower: LogFollower
-    ) -> "list[EachConsumer | BatchConsumer]":
-        own = [spec for spec in layout.consumers() if spec.service == NAME]
+    def _command_consumers(self, layout: Layout, handler: CommandHandler) -> list[EachConsumer]:
         return [
             EachConsumer(
                 self._connection,
@@ -116,12 +128,18 @@ class _Supervisor:
                 concurrency=self._settings.command_concurrency,
                 urgent=is_urgent,
             )
-            if spec.stream == layout.command_stream
-            else BatchConsumer(self._connection, spec, layout, follower.handle)
-            for spec in sorted(own, key=lambda one: one.stream != layout.command_stream)
+            for spec in layout.consumers()
+            if spec.service == NAME and spec.stream == layout.command_stream
         ]
 
-    def start(self, tasks: asyncio.TaskGroup) -> None:
+    def _log_consumers(self, layout: Layout, follower: LogFollower) -> list[BatchConsumer]:
+        return [
+            BatchConsumer(self._connection, spec, layout, follower.handle)
+            for spec in layout.consumers()
+            if spec.service == NAME and spec.stream != layout.command_stream
+        ]
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin everything."""
         moments, leases = self._mirrors
         self._tasks = [
@@ -129,12 +147,24 @@ class _Supervisor:
             tasks.create_task(self._leases.mirror(leases)),
             tasks.create_task(self._timetable.run()),
         ]
-        self._consuming = [tasks.create_task(consumer.run()) for consumer in (self._commands, *self._logs)]
+        self._consuming = [tasks.create_task(consumer.run()) for consumer in self.consumers]
+        if len(self._commands) > 1:
+            await self._connection.nc.subscribe(self._share_subject, cb=self._hear_share)
+            self._tasks.append(tasks.create_task(self._sharing.run()))
+
+    async def _hear_share(self, message: Message) -> None:
+        await self._sharing.hear(message.data)
+
+    async def _say_share(self, data: bytes) -> None:
+        try:
+            await self._connection.nc.publish(self._share_subject, data)
+        except Exception as exc:  # noqa: BLE001  whatever it is, the next word comes soon
+            log.debug("the share could not be said: %s", exc)
 
     @property
     def consumers(self) -> "tuple[EachConsumer | BatchConsumer, ...]":
         """Of commands, then of the log."""
-        return (self._commands, *self._logs)
+        return (*self._commands, *self._logs)
 
     async def caught_up(self) -> None:
         """Until every moment and lease is known. Raises Retryable."""
@@ -149,7 +179,7 @@ class _Supervisor:
         """Finish what is in hand, within its time; what is not acknowledged comes again."""
         for task in self._tasks:
             task.cancel()
-        for consumer in (self._commands, *self._logs):
+        for consumer in self.consumers:
             consumer.stop()
         _, late = await asyncio.wait(self._consuming, timeout=self._settings.drain_s)
         for task in late:
@@ -163,7 +193,7 @@ class _Supervisor:
         return Health(
             ready=self._connection.is_connected,
             detail={
-                "commands": _of(self._commands),
+                "commands": [_of(one) for one in self._commands],
                 "log": [_of(one) for one in self._logs],
                 "moments": len(self._book),
                 "leases": len(self._leases),

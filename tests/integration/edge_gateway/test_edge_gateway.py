@@ -74,6 +74,20 @@ async def test_a_read_right_after_a_write_waits_for_the_view(tmp_path: Path) -> 
         assert (await asking[3]).json()["through_sequence"] == 5
 
 
+async def test_a_read_shows_what_was_written_before_it_and_does_not_wait_long_for_it(tmp_path: Path) -> None:
+    story = a_short_run()
+    async with edge_server(tmp_path, fresh_wait_s=2.0) as edge:
+        await edge.commit(story.facts[:2])
+        await edge.log_only(story.facts[2:3])
+        asking = [asyncio.create_task(edge.get("/v1/runs/run_1")) for _ in range(20)]
+        await asyncio.sleep(0.2)
+        assert not any(task.done() for task in asking)
+        await edge.view_only(story.facts[2:3])
+        assert {(await task).json()["through_sequence"] for task in asking} == {3}
+        await edge.log_only(story.facts[3:4])
+        assert (await edge.get("/v1/runs/run_1")).json()["through_sequence"] == 3
+
+
 async def test_what_does_not_exist_and_what_is_anothers_answer_alike(tmp_path: Path) -> None:
     story = a_short_run()
     async with edge_server(tmp_path) as edge:

@@ -87,6 +87,7 @@ async def test_a_stream_cut_inside_a_message_goes_on_with_the_rest_of_it():
 
 
 async def test_two_sinks_at_once_write_one_chain():
+    """In `Draft.message`, let `begin` be 0: what the other one sealed meanwhile is sealed again."""
     audit = MemoryAudit()
     one, other = a_sealer(audit), a_sealer(audit)
     for n in range(1, 10, 2):

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from runlane.client import AlreadyRan, NonDeterministic, RunActions, RunContext
-from runlane.client.items import ToolInProgress
+from runlane.client import AlreadyRan, NonDeterministic, RunActions, RunContext, ToolInProgress
 from runlane_contracts import events
 from support.eventually import eventually
 from support.mortal_lane import RUN, Death, MortalLane

@@ -122,7 +122,7 @@ class RunContext:
             return
         await self.until(lambda: self._tail.is_paused or not self._tail.pause_requested)
 
-    async def approval(
+    async def approval(  # noqa: PLR0913 - the fields of a question, by keyword
         self,
         description: str,
         *,
@@ -133,12 +133,16 @@ class RunContext:
         action_digest: str | None = None,
         editable: bool = False,
         expires_in_s: float | None = None,
+        quorum: int = 1,
+        not_by: Sequence[str] = (),
+        reason_again: str | None = None,
     ) -> events.ApprovalResolved:
         """Ask people, and wait for what they decide.
 
         Asked once: the same `approval_id`, or the same tool call with the same digest, finds the question that is
         open or the decision that was made, also in a later attempt. Act only on `approved`, or on `modified` with
-        the `data` of the decision; `rejected`, `expired` and `revoked` mean no.
+        the `data` of the decision; `rejected`, `expired` and `revoked` mean no. `quorum` different people have to
+        approve the same action, and nobody in `not_by` may; what was rejected is asked again with `reason_again` only.
 
         Raises:
             RunCancelled, LeaseLost: as `boundary`.
@@ -156,6 +160,7 @@ class RunContext:
             question = events.ApprovalRequested(
                 approval_id=approval_id, tool_call_id=tool_call_id, description=description, risk=risk, data=data,
                 editable=editable, version=1, action_digest=digest, expires_at=self._moment(expires_in_s),
+                quorum=quorum, not_by=tuple(not_by), reason_again=reason_again,
             )  # fmt: skip
             await self._ask(question, WaitingFor(kind="approval", id=approval_id))
         elif approval_id not in self._tail.resolutions:

@@ -615,7 +615,8 @@ def _closing_payload(run: RunLifecycle, kind: str, id_: str, because: str) -> ev
 
 def _closing_tool(run: RunLifecycle, id_: str, because: str) -> events.Payload:
     tool = run.tools.get(id_)
-    if tool is not None and tool.status == "outcome_unknown":
+    unsafe = tool is not None and tool.status == "running" and tool.request.side_effect == "unsafe"
+    if unsafe or (tool is not None and tool.status == "outcome_unknown"):
         # "cancelled" would claim that it did not happen.
         return events.ToolFailed(tool_call_id=id_, error=events.Problem(code="outcome_unknown", message=because))
     return events.ToolCancelled(tool_call_id=id_, reason=because)

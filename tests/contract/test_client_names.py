@@ -9,8 +9,8 @@ PINNED = (
     "Effect End Executed Fact FileCursorStore Held Hello HttpTransport Intent LeaseLost MemoryCursorStore "
     "NatsTransport NonDeterministic NotExecuted Preview PreviewEntry PreviewGap PreviewOverlay ReadOutcome Reconcile "
     "Redactor Refused RequestRefused ResetRequired Resumed RunActions RunCancelled RunContext RunReader RunState "
-    "RunTerminal RunWriter RunlaneError SnapshotFrame SnapshotGiven Synced TokenRedactor ToolCallFailed Unknown "
-    "UnknownCall Unreachable Worker"
+    "RunTerminal RunWriter RunlaneError SnapshotFrame SnapshotGiven Synced TokenRedactor ToolCallFailed ToolInProgress "
+    "Unknown UnknownCall Unreachable Worker"
 )
 
 

@@ -111,7 +111,7 @@ def with_env(command: str) -> str:
 
 async def test_the_first_five_minutes(desk: Desk) -> None:
     first = README[README.index("## Run it") : README.index("    make test")]
-    runs, watch, approve = re.findall(r"^    (\.venv/bin/runlane .*)$", first, re.MULTILINE)
+    runs, watch, approve, crash = re.findall(r"^    (\.venv/bin/runlane .*)$", first, re.MULTILINE)
     async with runlane_up(desk, "--demo"):
         run_id = re.search(r"run_\w+", await desk.until(runs, "waiting"))
         assert run_id is not None
@@ -120,6 +120,7 @@ async def test_the_first_five_minutes(desk: Desk) -> None:
             said = await hears(watching, "output:")
         assert "approved by demo" in said
         assert re.search("completed", await desk.run(runs))
+        assert "Each once." in await desk.run(crash)
         before = await desk.run(f".venv/bin/runlane replay {run_id[0]} --json")
     async with runlane_up(desk):
         assert await desk.run(f".venv/bin/runlane replay {run_id[0]} --json") == before

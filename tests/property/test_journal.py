@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from runlane.client import Executed, NotExecuted, RunContext, ToolCallFailed, UnknownCall
-from runlane.client.items import ToolInProgress
+from runlane.client import Executed, NotExecuted, RunContext, ToolCallFailed, ToolInProgress, UnknownCall
 from runlane_contracts import events
 from support.mortal_lane import RUN, Death, MortalLane, folded
 

@@ -12,8 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from runlane.client import HttpTransport, NatsTransport, RunContext, Worker
-from runlane.client.items import ToolInProgress
+from runlane.client import HttpTransport, NatsTransport, RunContext, ToolInProgress, Worker
 from runlane_contracts.codec import decode_json, encode
 
 TESTS = Path(__file__).parents[1]

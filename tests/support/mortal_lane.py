@@ -62,7 +62,7 @@ class MortalLane(MemoryLane):
     async def play(self, agent: Agent, *, within_s: float = 10.0, **worker: Any) -> str:
         """Run one agent to the end of its run, with people around; the run's status."""
         await self.start_run(NewRun(agent="a", run_id=RUN, idempotency_key="k"))
-        one = Worker(self, agent=agent, claim_wait_s=0.05, ttl_s=30.0, **worker)
+        one = Worker(self, agent=agent, claim_wait_s=0.05, **worker)
         async with asyncio.timeout(within_s), asyncio.TaskGroup() as tasks:
             tasks.create_task(one.run())
             people = tasks.create_task(self._people())

@@ -18,7 +18,7 @@ from runlane.command_gateway.app import serve as serve_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.hosting.connections import Connections
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane.kernel.clock import utc_now
+from runlane.kernel.clock import Now, utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import DurableConsumer
 from runlane.kernel.errors import KernelError
@@ -117,13 +117,13 @@ class WriteSide:
         facts = await self.facts(run_id, tenant_id)
         return [msgspec.json.decode(fact.payload) for fact in facts if fact.type == type_]
 
-    async def start_supervisor(self, **settings: Any) -> None:
+    async def start_supervisor(self, *, now: Now = utc_now, **settings: Any) -> None:
         """One of its own connection, so that it can be taken away."""
         connections = _connections(self.connections.credentials(NAME).url, self.server.passwords)
         stack = AsyncExitStack()
         await stack.enter_async_context(connections)
         running = await stack.enter_async_context(
-            serve_supervisor(RunSupervisorSettings(common=self.common, **settings), connections)
+            serve_supervisor(RunSupervisorSettings(common=self.common, **settings), connections, now=now)
         )
         self.commands = [one for one in running.consumers if one.spec.stream == self.layout.command_stream]
         self._supervisor, self._link = stack, await connections.of(NAME)

@@ -9,8 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from runlane.client import Executed, NotExecuted, RunContext, UnknownCall
-from runlane.client.items import ToolInProgress
+from runlane.client import Executed, NotExecuted, RunContext, ToolInProgress, UnknownCall
 from runlane_contracts.codec import decode_json, encode
 
 ORDER = {"order": 17, "item": "espresso machine", "amount": 249, "currency": "EUR"}

@@ -1,5 +1,6 @@
 """`runlane approve`, `runlane reject`: answer what a run asks, for exactly the action that is shown."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,6 +16,11 @@ from runlane.client.transports.http import HttpTransport
 from runlane_contracts.codec import decode_json
 
 APPROVAL_ARGUMENT = click.argument("approval_id", required=False)
+AS_OPTION = click.option("--as", "as_token", metavar="TOKEN", help="Decide as whoever this API key or JWT belongs to.")
+
+
+def _as(link: Link, as_token: str | None) -> Link:
+    return link if as_token is None else replace(link, token=as_token)
 
 
 @click.command()
@@ -22,21 +28,26 @@ APPROVAL_ARGUMENT = click.argument("approval_id", required=False)
 @APPROVAL_ARGUMENT
 @click.option("--data", help="JSON to use instead of what was asked for (an edited approval).")
 @click.option("--reason", help="Why; it is recorded.")
+@AS_OPTION
 @linked
-async def approve(link: Link, run: str, approval_id: str | None, data: str | None, reason: str | None) -> int:
+async def approve(
+    link: Link, run: str, approval_id: str | None, data: str | None, reason: str | None, as_token: str | None
+) -> int:
     """Say yes. APPROVAL_ID may be left out when the run asks one thing only."""
     edited = None if data is None else _json(data)
-    return await _resolve(link, run, approval_id, "approved" if data is None else "modified", edited, reason)
+    decision = "approved" if data is None else "modified"
+    return await _resolve(_as(link, as_token), run, approval_id, decision, edited, reason)
 
 
 @click.command()
 @click.argument("run")
 @APPROVAL_ARGUMENT
 @click.option("--reason", help="Why; it is recorded.")
+@AS_OPTION
 @linked
-async def reject(link: Link, run: str, approval_id: str | None, reason: str | None) -> int:
+async def reject(link: Link, run: str, approval_id: str | None, reason: str | None, as_token: str | None) -> int:
     """Say no. APPROVAL_ID may be left out when the run asks one thing only."""
-    return await _resolve(link, run, approval_id, "rejected", None, reason)
+    return await _resolve(_as(link, as_token), run, approval_id, "rejected", None, reason)
 
 
 async def _resolve(link: Link, run: str, approval_id: str | None, decision: str, data: Any, reason: str | None) -> int:

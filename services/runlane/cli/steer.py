@@ -60,7 +60,7 @@ async def retry(link: Link, run: str, tool_call_id: str) -> int:
 @click.command()
 @click.argument("run")
 @click.argument("tool_call_id")
-@click.option("--executed/--not-executed", default=None, required=True, help="Whether it took effect.")
+@click.option("--executed/--not-executed", default=None, help="Whether it took effect.")
 @click.option("--note", required=True, help="How you know; it is recorded.")
 @click.option("--result", help="JSON: what it gave, if you know that too.")
 @linked
@@ -68,11 +68,13 @@ async def reconcile(
     link: Link,
     run: str,
     tool_call_id: str,
-    executed: bool,  # noqa: FBT001 - a flag of the command line
+    executed: bool | None,  # noqa: FBT001 - a flag of the command line
     note: str,
     result: str | None,
 ) -> int:
     """Say what became of TOOL_CALL_ID of RUN, whose worker was lost before it could."""
+    if executed is None:  # never guess: what "did not happen" may be done again
+        raise click.UsageError("say --executed or --not-executed")
     found = "executed" if executed else "not_executed"
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ToolCallFailed,
         Unreachable,
     )
+    from runlane.client.items import ToolInProgress
     from runlane.client.overlay import PreviewEntry, PreviewOverlay
     from runlane.client.reader import (
         Connection,
@@ -67,6 +68,7 @@ _HOME = {
     "RunActions": "runlane.client.commands",
     "Unknown": "runlane.client.commands",
     "RunContext": "runlane.client.context",
+    "ToolInProgress": "runlane.client.items",
     "Effect": "runlane.client.effects",
     "Executed": "runlane.client.effects",
     "NotExecuted": "runlane.client.effects",
@@ -117,7 +119,7 @@ __all__ = [
     "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
     "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
     "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
-    "TokenRedactor", "ToolCallFailed", "Unknown", "UnknownCall", "Unreachable", "Worker",
+    "TokenRedactor", "ToolCallFailed", "ToolInProgress", "Unknown", "UnknownCall", "Unreachable", "Worker",
 ]  # fmt: skip
 
 

@@ -59,6 +59,7 @@ class RunContext:
         self._unknown: set[str] = set()
         self._goes_on = False
         self._used: set[str] = set()
+        self._told_cancelled = False
         self._journal = Journal(tail.state, claim.lease_epoch, masked=writer.masked)
         tail.on_fact = self._journal.learn
         self._desk = _Desk(writer, self._journal)
@@ -121,7 +122,7 @@ class RunContext:
             return
         await self.until(lambda: self._tail.is_paused or not self._tail.pause_requested)
 
-    async def approval(
+    async def approval(  # noqa: PLR0913 - the fields of a question, by keyword
         self,
         description: str,
         *,
@@ -132,12 +133,16 @@ class RunContext:
         action_digest: str | None = None,
         editable: bool = False,
         expires_in_s: float | None = None,
+        quorum: int = 1,
+        not_by: Sequence[str] = (),
+        reason_again: str | None = None,
     ) -> events.ApprovalResolved:
         """Ask people, and wait for what they decide.
 
         Asked once: the same `approval_id`, or the same tool call with the same digest, finds the question that is
         open or the decision that was made, also in a later attempt. Act only on `approved`, or on `modified` with
-        the `data` of the decision; `rejected`, `expired` and `revoked` mean no.
+        the `data` of the decision; `rejected`, `expired` and `revoked` mean no. `quorum` different people have to
+        approve the same action, and nobody in `not_by` may; what was rejected is asked again with `reason_again` only.
 
         Raises:
             RunCancelled, LeaseLost: as `boundary`.
@@ -155,6 +160,7 @@ class RunContext:
             question = events.ApprovalRequested(
                 approval_id=approval_id, tool_call_id=tool_call_id, description=description, risk=risk, data=data,
                 editable=editable, version=1, action_digest=digest, expires_at=self._moment(expires_in_s),
+                quorum=quorum, not_by=tuple(not_by), reason_again=reason_again,
             )  # fmt: skip
             await self._ask(question, WaitingFor(kind="approval", id=approval_id))
         elif approval_id not in self._tail.resolutions:
@@ -251,13 +257,17 @@ class RunContext:
         self._unknown.discard(tool_call_id)
         await self._desk.append(self._wait())
 
-    def check(self) -> None:
-        """Raises RunCancelled or LeaseLost if there is no going on. Each step asks this; a long effect may, too."""
+    def check(self, *, may_clean_up: bool = False) -> None:
+        """Raises RunCancelled or LeaseLost if there is no going on. Each step asks this; a long effect may, too.
+
+        `may_clean_up`: not if the agent knows already that it is cancelled, and is using its grace.
+        """
         self._journal.require_sound()
-        if self._tail.cancelled.is_set():
-            raise RunCancelled(self._tail.cancel_reason)
         if not self.writer.lease_ok:
             raise LeaseLost("the lease was lost")
+        if self._tail.cancelled.is_set() and not (may_clean_up and self._told_cancelled):
+            self._told_cancelled = True
+            raise RunCancelled(self._tail.cancel_reason)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Until the log makes `condition` true. Raises RunCancelled, LeaseLost."""
@@ -289,9 +299,9 @@ class RunContext:
 
         Raises:
             ToolCallFailed: the effect raised; the cause is its exception, if it ran now.
-            RunCancelled, LeaseLost: as `boundary`.
+            RunCancelled, LeaseLost: as `boundary`; but an agent that was told that it is cancelled may clean up.
         """
-        self.check()
+        self.check(may_clean_up=True)
         if tool_call_id in self._used:  # it may be our own, still on its way back to us
             await self.until(lambda: self._tail.sequence >= self.writer.sequence)
         step = self._journal.step("tool", tool_call_id)
@@ -302,7 +312,7 @@ class RunContext:
 
     async def call_again(self, request: events.ToolRequested, effect: Effect) -> Any:
         """Run a call that stands in the log as requested (see `retries`); as `call`."""
-        self.check()
+        self.check(may_clean_up=True)
         return await self._answered(request, effect)
 
     async def _answered(self, request: events.ToolRequested, effect: Effect) -> Any:
@@ -316,7 +326,6 @@ class RunContext:
 
     async def checkpoint(self, state: Any) -> None:
         """Keep `state`: a later attempt finds it in `checkpointed`, and may go on from there. At most 64 KiB."""
-        self.check()
         if self._journal.reach_checkpoint():
             return
         await self._desk.append(
@@ -341,7 +350,6 @@ class RunContext:
 
     async def append(self, *facts: FactLike, expected_sequence: int | None = None) -> list[Written]:
         """Durable when this returns; see `RunWriter.append`. Facts of an earlier attempt are not stated again."""
-        self.check()
         drafts = [draft_of(one) for one in facts]
         step = self._journal.step("append")
         known = self._journal.appended(step.id, [one.type for one in drafts])

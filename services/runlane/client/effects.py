@@ -116,7 +116,7 @@ class Calls:
             self._journal.answered(known)
         call = ToolInProgress(self._writer, request, self._new_id("pvw"), known=known)
         async with call:
-            self._context.check()  # the intent took its time to become durable
+            self._context.check(may_clean_up=True)  # the intent took its time to become durable
             try:
                 result = await effect(call)
             except (LeaseLost, RunCancelled):

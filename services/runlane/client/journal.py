@@ -228,6 +228,7 @@ class Journal:
 
     def reach_checkpoint(self) -> bool:
         """The agent is at its next checkpoint, and counts its steps anew; whether it was there before."""
+        self.require_sound()
         known = self._passed < len(self._checkpoints)
         if known:
             self._pass(self._checkpoints[self._passed][0])

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from starlette.routing import Route
 
-from runlane.command_gateway.admission import Admission, watch_fullness
+from runlane.command_gateway.admission import Admission, watch_fullness, watch_waiting
 from runlane.command_gateway.claims import ClaimsDesk
 from runlane.command_gateway.commands import CommandsDesk
 from runlane.command_gateway.door import Door
@@ -103,10 +103,16 @@ class _Gateway:
             new_id=new_id,
         )
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
-        self._admission = Admission(quota=starts, max_starting=settings.max_starting, now=utc_now)
+        self._admission = Admission(
+            quota=starts,
+            max_starting=settings.max_starting,
+            now=utc_now,
+            max_starting_of_tenant=settings.max_starting_of_tenant,
+            max_waiting_of_tenant=settings.max_waiting_of_tenant,
+        )
         self._previews = PreviewBus(connection.nc.publish, layout.subjects)
         self.refusals = RefusalLog(self._publisher, layout.subjects, NAME)
-        self._fullness: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
         report(NAME, self._intake, self._admission, self._previews)
 
     def routes(self) -> list[Route]:
@@ -165,20 +171,23 @@ class _Gateway:
         """Listen for outcomes before the first command leaves, so that none is announced unheard."""
         await self._connection.nc.subscribe(self._layout.subjects.all_of("outcome"), cb=self._announced)
         await self._connection.nc.flush(5)
-        self._fullness = tasks.create_task(
-            watch_fullness(
-                self._admission,
-                self._direct,
-                _bounds(self._layout),
-                full_at=self._settings.full_at,
-                every_s=self._settings.fullness_every_s,
-            )
+        fullness = watch_fullness(
+            self._admission,
+            self._direct,
+            _bounds(self._layout),
+            full_at=self._settings.full_at,
+            every_s=self._settings.fullness_every_s,
         )
+        waiting = watch_waiting(self._admission, self._waiting_of)
+        self._watches = [tasks.create_task(fullness), tasks.create_task(waiting)]
+
+    async def _waiting_of(self, tenant_id: str) -> int:
+        return await self._direct.count(self._layout.work_stream, self._layout.subjects.work(tenant_id, "*"))
 
     async def stop(self) -> None:
         """Send what waits."""
-        if self._fullness is not None:
-            self._fullness.cancel()
+        for watch in self._watches:
+            watch.cancel()
         await self._previews.flush()
         await self._run_logs.close()
         await self._publisher.close()

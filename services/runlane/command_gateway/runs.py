@@ -39,7 +39,7 @@ class RunsDesk:
         principal = await self._door.principal(request, Right.OPERATE)
         body = await decode_body(request, StartBody, max_bytes=self._max_body_bytes)
         intent = self._intent(request, principal, body)
-        with self._admission.starting(principal.tenant_id):
+        with self._admission.starting(principal.tenant_id, for_a_pool=body.dispatch == "pool"):
             wait_s = prefer_wait(request, default_s=self._wait_s, maximum_s=self._max_wait_s)
             entry = await self._intake.submit(intent, wait_s=wait_s)
         return self._answer(entry)

@@ -44,6 +44,12 @@ class CommandGatewaySettings(BaseSettings):
     max_starting: int = Field(
         default=1_000, ge=1, description="Starts that may be under way; the next one is told `overloaded`."
     )
+    max_starting_of_tenant: int = Field(
+        default=500, ge=1, description="Of these, starts of one tenant; the next one is told `quota_exceeded`."
+    )
+    max_waiting_of_tenant: int = Field(
+        default=100_000, ge=1, description="Runs of a tenant that wait for a worker; then no more for pools."
+    )
     full_at: float = Field(
         default=0.9, gt=0, le=1, description="Share of a stream's bytes from which on no new runs are let in."
     )

@@ -177,6 +177,14 @@ class DirectReader:
         self._epochs[stream] = (epoch, self._loop.time())
         return StreamState(stream, epoch, state.first_seq, state.last_seq, state.messages, state.bytes)
 
+    async def count(self, stream: str, subjects: str) -> int:
+        """How many messages the stream holds of subjects that fit a wildcard; meant for few subjects."""
+        info = await api(
+            self._connection, f"STREAM.INFO.{stream}", {"subjects_filter": subjects}, answer=_Counted,
+            timeout_s=self._timeout_s,
+        )  # fmt: skip
+        return sum((info.state.subjects or {}).values())
+
     async def close(self) -> None:
         """Fail what is under way and unsubscribe."""
         self._forget_listener()
@@ -329,6 +337,14 @@ class _State(Struct, frozen=True):
     last_seq: int = 0
     messages: int = 0
     bytes: int = 0
+
+
+class _SubjectCounts(Struct, frozen=True):
+    subjects: dict[str, int] | None = None
+
+
+class _Counted(Struct, frozen=True):
+    state: _SubjectCounts
 
 
 class _StreamInfo(Struct, frozen=True):

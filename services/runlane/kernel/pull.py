@@ -162,7 +162,9 @@ class PullSession:
                 return
             case "408":
                 self._forget_request(headers)
-            case "409" if "Exceeds MaxBytes" in text or "Batch Completed" in text:
+            case "409" if "Batch Completed" in text:
+                return  # a replicated durable says so at once, and delivers when its peers agreed
+            case "409" if "Exceeds MaxBytes" in text:
                 self._forget_request(headers)
             case "423":
                 self.pin = None

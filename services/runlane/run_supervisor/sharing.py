@@ -1,9 +1,9 @@
 """Supervisors that run at the same time share the partitions of the commands.
 
-Each says now and then how many it decides for. Who has at least two more than another lets go of one, and somebody who
-stands by takes it. Nothing rests on this: a partition has one active supervisor because the broker pins it, and two that
-decide for one run all the same are told apart by the log. A supervisor that dies is heard no more; its partitions are
-taken by whoever asks for the pins.
+Each says now and then how many it decides for. Who has at least two more than another lets go of one, and somebody
+who stands by takes it. Nothing rests on this: a partition has one active supervisor because the broker pins it, and
+two that decide for one run all the same are told apart by the log. A supervisor that dies is heard no more; its
+partitions are taken by whoever asks for the pins.
 """
 
 import asyncio
@@ -40,9 +40,7 @@ _decode = msgspec.json.Decoder(Share).decode
 class Sharing:
     """Keeps the number of partitions here within one of everybody else's."""
 
-    def __init__(
-        self, instance: str, partitions: Sequence[Partition], say: Callable[[bytes], Awaitable[None]]
-    ) -> None:
+    def __init__(self, instance: str, partitions: Sequence[Partition], say: Callable[[bytes], Awaitable[None]]) -> None:
         self._instance, self._partitions, self._say = instance, partitions, say
         self._others: dict[str, tuple[int, float]] = {}
         self._clock = asyncio.get_running_loop().time

@@ -261,6 +261,13 @@ async def test_it_notices_a_frozen_server(server, producer):
         await eventually(lambda: len(set(reader.seqs)) == 6, within_s=15)
 
 
+WRITERS = {
+    "RL_LOG_0": ("worker", "rl.log.00.acme.r1"),
+    "RL_VIEW_0": ("redaction_filter", "rl.view.00.acme.r1"),
+    "RL_COMMAND": ("command_gateway", "rl.cmd.00.acme.r1"),
+    "RL_INTAKE": ("command_gateway", SMALL.subjects.intake("acme", "command_gateway")),
+    "KV_RL_LEDGER": ("command_gateway", "$KV.RL_LEDGER.acme.cmd_1"),
+}
 ORDERED = [spec for spec in SMALL.consumers() if spec.ack_policy == "all"]
 
 
@@ -278,10 +285,8 @@ async def test_its_user_has_all_the_rights_it_takes(spec):
         connection, reader = await connected(spec.service), Reader()
         consumer = BatchConsumer(connection, spec, SMALL, reader)
         task = asyncio.create_task(consumer.run())
-        if spec.stream == "RL_LOG_0":
-            await (await connected("worker")).request("rl.log.00.acme.r1", b"{}")
-        else:
-            await (await connected("redaction_filter")).request("rl.view.00.acme.r1", b"{}")
+        writer, subject = WRITERS[spec.stream]
+        await (await connected(writer)).request(subject, b"{}")
         await eventually(lambda: reader.seqs)
         await api(operator, f"CONSUMER.DELETE.{spec.stream}.{spec.durable}", answer=dict)
         await eventually(lambda: consumer.stats.recreated == 1)

@@ -141,6 +141,28 @@ def test_steering_a_run_leaves_a_fact(site: Site, verb: str, more: list[str], fa
     assert site.lane.types(run_id)[-1] == fact
 
 
+def test_reconcile_says_what_became_of_a_call_and_needs_to_know_how(site: Site):
+    story = a_waiting_run()
+    story.then(
+        events.ToolRequested(tool_call_id="pay", name="pay", arguments={}, side_effect="unsafe"),
+        events.ToolOutcomeUnknown(tool_call_id="pay", operation_id="op"),
+    )
+    run_id = site.add(story)
+    assert site.call("reconcile", run_id, "pay", "--note", "n").exit_code == 2
+    assert site.call("reconcile", run_id, "pay", "--executed").exit_code == 2
+    result = site.call("reconcile", run_id, "pay", "--not-executed", "--note", "not on the statement")
+    assert result.exit_code == 0, result.output
+    (said,) = site.lane.payloads(run_id, "tool.reconciled")
+    assert (said["outcome"], said["note"]) == ("not_executed", "not on the statement")
+    assert site.call("reconcile", run_id, "pay", "--executed", "--note", "n").exit_code == 1
+
+
+def test_deciding_as_somebody_else_takes_their_key(site: Site):
+    run_id = site.add(a_waiting_run())
+    assert site.call("approve", run_id, "--as", "nobody's key").exit_code == 1
+    assert site.lane.payloads(run_id, "approval.resolved") == []
+
+
 def test_a_finished_run_declines_by_name(site: Site):
     run_id = site.add(a_short_run())
     result = site.call("cancel", run_id, "--json")

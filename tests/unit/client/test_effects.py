@@ -11,11 +11,12 @@ from runlane.client import (
     LeaseLost,
     NotExecuted,
     RunActions,
+    RunCancelled,
     RunContext,
     ToolCallFailed,
+    ToolInProgress,
     UnknownCall,
 )  # fmt: skip
-from runlane.client.items import ToolInProgress
 from runlane_contracts import events
 from support.eventually import eventually
 from support.mortal_lane import RUN, Death, MortalLane
@@ -256,3 +257,87 @@ async def test_an_effect_is_cancelled_when_the_lease_is_lost_and_no_other_begins
     assert await lane.play(agent) == "completed"
     assert seen == ["cancelled", "stopped"]
     assert lane.types(RUN)[-3:] == ["run.lease_lost", "run.leased", "run.completed"]
+
+
+async def test_an_effect_is_cancelled_before_a_lease_runs_out_that_cannot_be_confirmed():
+    """Fails without the margin of `LeaseKeeper`: then the effect goes on while another may begin it."""
+    lane = MortalLane()
+    loop = asyncio.get_running_loop()
+    took_s: list[float] = []
+
+    async def effect(_call: ToolInProgress) -> None:
+        lane.unreachable = True
+        began_s = loop.time()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            took_s.append(loop.time() - began_s)
+            lane.unreachable = False
+
+    async def agent(ctx: RunContext) -> None:
+        try:
+            await ctx.call("open", {}, effect)
+        finally:
+            with pytest.raises(LeaseLost):
+                await ctx.call("open", {}, effect)
+            await lane.state(RUN, events.RunCompleted())
+
+    assert await lane.play(agent, ttl_s=1.0) == "completed"
+    (one,) = took_s
+    assert one < 1.0
+
+
+async def test_an_agent_that_is_cancelled_may_clean_up_within_its_grace():
+    """Fails without `may_clean_up`: then what the agent reserved stays reserved."""
+    lane = MortalLane()
+    lane.cancel_deadline_at = "2099-01-01T00:00:00.000000Z"
+    till = Till(lane)
+
+    async def agent(ctx: RunContext) -> None:
+        await RunActions(lane, RUN).cancel()
+        try:
+            while True:
+                await ctx.boundary()
+                await asyncio.sleep(0.01)
+        except RunCancelled:
+            await ctx.call("shut", {}, till.open)
+            await ctx.append(events.TurnStarted(turn_id="t1"))
+            raise
+
+    assert await lane.play(agent) == "cancelled"
+    assert len(till.opened) == 1
+    assert lane.types(RUN)[-3:] == ["tool.completed", "turn.started", "run.cancelled"]
+
+
+async def test_an_unsafe_effect_that_a_cancel_interrupts_is_not_said_to_be_cancelled():
+    """Fails when `closers` take a running unsafe call for cancelled."""
+    lane = MortalLane()
+
+    async def effect(_call: ToolInProgress) -> None:
+        await RunActions(lane, RUN).cancel()  # its deadline is in the past
+        await asyncio.sleep(30)
+
+    async def agent(ctx: RunContext) -> None:
+        await ctx.call("pay", {}, effect, side_effect="unsafe")
+
+    assert await lane.play(agent) == "cancelled"
+    assert lane.payloads(RUN, "tool.failed")[0]["error"]["code"] == "outcome_unknown"
+
+
+async def test_an_unsafe_call_that_nobody_declared_unknown_is_declared_so_and_not_run():
+    """Fails without the case `"running" if …` of `_standing`: then the call cannot be entered, and the run fails."""
+    lane = MortalLane(Death(OUTCOME, written=False))
+    till = Till(lane)
+
+    async def kill(run_id: str) -> None:
+        await lane.state(run_id, events.RunLeaseLost(lease_epoch=lane.runs[run_id].life.lease_epoch))
+        lane.work["default"].put_nowait(run_id)
+
+    async def reconcile(_ctx: RunContext, _call: UnknownCall) -> Executed:
+        return Executed({"coins": 5})
+
+    lane.kill = kill  # type: ignore[method-assign, assignment]
+    assert await lane.play(one_call(till, "unsafe"), reconcile=reconcile) == "completed"
+    assert len(till.opened) == 1
+    assert lane.types(RUN).count("tool.outcome_unknown") == 1
+    assert lane.payloads(RUN, "run.completed")[0]["output"] == {"coins": 5}

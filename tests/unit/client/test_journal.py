@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from runlane.client import AlreadyRan, NonDeterministic, RunActions, RunContext
-from runlane.client.items import ToolInProgress
+from runlane.client import AlreadyRan, NonDeterministic, RunActions, RunContext, ToolInProgress
 from runlane_contracts import events
 from support.eventually import eventually
 from support.mortal_lane import RUN, Death, MortalLane
@@ -316,3 +315,25 @@ async def test_a_question_that_was_decided_while_nobody_drove_the_run_lets_it_go
     lane.kill = kill_and_decide  # type: ignore[method-assign]
     assert await lane.play(agent) == "completed"
     assert statuses == ["running"]
+
+
+async def test_a_rejected_action_is_asked_again_with_a_reason_and_each_answer_is_found_again():
+    """Fails when approvals without a name share one: then the second question is answered with the first's no."""
+    lane = MortalLane(Death(6, written=True))
+
+    async def agent(ctx: RunContext) -> list[str]:
+        first = await ctx.approval("pay", data={"amount": 5})
+        again = await ctx.approval("pay", data={"amount": 5}, reason_again="the invoice was corrected")
+        await call(ctx, "pay")
+        return [first.decision, again.decision]
+
+    async def person() -> None:
+        for number, decision in enumerate(("rejected", "approved")):
+            await eventually(lambda number=number: len(lane.runs[RUN].life.approvals) > number)
+            await RunActions(lane, RUN).resolve_approval(list(lane.runs[RUN].life.approvals)[number], decision)
+
+    lane._people = person  # type: ignore[method-assign]
+    assert await lane.play(agent) == "completed"
+    assert lane.runs[RUN].life.attempt == 2
+    assert lane.payloads(RUN, "run.completed")[0]["output"] == ["rejected", "approved"]
+    assert lane.types(RUN).count("approval.requested") == 2

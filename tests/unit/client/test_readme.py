@@ -10,14 +10,26 @@ from typing import Any
 import pytest
 
 import runlane.client
-from runlane.client import HttpTransport, RunActions, RunWriter, Worker
+from runlane.client import (
+    Executed,
+    HttpTransport,
+    NotExecuted,
+    RunActions,
+    RunContext,
+    RunWriter,
+    ToolInProgress,
+    UnknownCall,
+    Worker,
+)
 from runlane.client.transports.ports import NewRun
 from support.eventually import eventually
 from support.fake_edge import TOKEN, FakeEdge
 from support.memory_lane import MemoryLane, MemoryRun
+from support.mortal_lane import RUN, Death, MortalLane
 from support.runs import a_short_run, a_waiting_run
 
 README = Path(runlane.client.__file__).parent / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 SECTIONS = re.split(r"^## ", README.read_text(), flags=re.MULTILINE)
 EXAMPLES = {
     section.partition("\n")[0]: section.partition("```python\n")[2].partition("```")[0]
@@ -85,8 +97,38 @@ async def test_act_on_a_run(capsys: pytest.CaptureFixture[str]):
             assert said in capsys.readouterr().out
 
 
+async def test_when_a_worker_is_lost():
+    pages: list[int] = []
+
+    async def read(call: ToolInProgress) -> str:
+        pages.append(call.arguments["page"])
+        return f"page {call.arguments['page']}"
+
+    class Ledger:
+        async def find(self, operation_id: str) -> str | None:
+            return "receipt" if operation_id == "op1" else None
+
+    names: dict[str, Any] = {"read": read, "ledger": Ledger()}
+    for block in BLOCKS:
+        if "def reconcile" in block or "def summarise" in block:
+            exec(block, names)  # noqa: S102 - the project's own text
+    reconcile = names["reconcile"]
+    assert await reconcile(None, UnknownCall("c1", "op1", "pay", {})) == Executed("receipt")
+    assert await reconcile(None, UnknownCall("c2", "op2", "pay", {})) == NotExecuted()
+
+    async def agent(ctx: RunContext) -> Any:
+        ctx.input = {"pages": 3}
+        return await names["summarise"](ctx)
+
+    lane = MortalLane(Death(5, written=True))  # right after the first page was kept
+    assert await lane.play(agent) == "completed"
+    assert pages == [0, 1, 2]
+    assert lane.payloads(RUN, "run.completed")[0]["output"] == "page 0 page 1 page 2"
+
+
 def test_every_example_is_played():
     assert set(EXAMPLES) == {"Write a run", "Follow a run", "Be a worker", "Act on a run"}
+    assert len(BLOCKS) == len(EXAMPLES) + 2
 
 
 async def test_the_example_of_the_writer_module_runs():

@@ -74,6 +74,24 @@ def test_starts_are_let_in_up_to_each_bound() -> None:
     assert (full.code, full.extra["retry_after_s"]) == (Code.OVERLOADED, 10)
 
 
+def test_a_tenant_is_bounded_in_what_it_starts_at_once_and_in_what_waits() -> None:
+    one = Admission(quota=Quota(rate_per_s=1, burst=99), max_starting=10, now=lambda: NOW, max_starting_of_tenant=1,
+                    max_waiting_of_tenant=2)  # fmt: skip
+    with one.starting("a", for_a_pool=True):
+        assert refused(one).code == Code.QUOTA_EXCEEDED
+        with one.starting("b"):
+            one.learn_waiting("a", 1)
+    with pytest.raises(ProblemError) as caught, one.starting("a", for_a_pool=True):
+        pass
+    assert caught.value.code == Code.QUOTA_EXCEEDED
+    with one.starting("a"):
+        pass
+    one.learn_waiting("a", 0)
+    assert one.tenants == ()
+    with one.starting("a", for_a_pool=True):
+        pass
+
+
 def entry(status: LedgerStatus, command_id: str = "cmd_1") -> LedgerEntry:
     return LedgerEntry(
         command_id=command_id, idempotency_key="k", type="run.cancel", tenant_id="t", run_id="r", fingerprint="f",

@@ -161,7 +161,8 @@ def test_cancel_ends_an_unowned_run_at_once_and_closes_what_is_open() -> None:
     assert decided(run, "run.cancel", reason="enough") == [
         ("approval.resolved", {"approval_id": "a1", "decision": "revoked", "decided_by": "system", "version": 3,
                                "reason": "run.cancelled"}),
-        ("tool.cancelled", {"tool_call_id": "c1", "reason": "run.cancelled"}),
+        ("tool.failed", {"tool_call_id": "c1", "error": {"code": "outcome_unknown", "message": "run.cancelled",
+                                                        "retryable": False}}),
         ("run.cancelled", {"reason": "enough"}),
     ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from support.product import fact, product
+from support.product import Wire, fact, product
 
 
 async def test_it_stops_cleanly_and_continues_where_it_was(tmp_path: Path) -> None:
@@ -50,9 +50,22 @@ async def test_the_broker_killed_under_it_is_started_again_and_nothing_is_lost(t
             written = await _append_until_accepted(wire, run_id, epoch, f"t{n}")
             assert written
         await wire.append(run_id, epoch, fact("run.completed"))
+        # Each service has a connection of its own; the reading one may still be on its way back.
+        await eventually_answers(wire, f"/v1/runs/{run_id}/events")
         facts = await wire.facts(run_id)
     assert [f["sequence"] for f in facts] == list(range(1, len(facts) + 1))
     assert [f["payload"]["turn_id"] for f in facts if f["type"] == "turn.started"] == ["t0", "t1", "t2"]
+
+
+async def eventually_answers(wire: Wire, path: str) -> None:
+    for _ in range(100):
+        reply = await wire.http.get(path)
+        if reply.status_code == 200:
+            return
+        assert reply.status_code == 503, reply.text
+        assert int(reply.headers["Retry-After"]) >= 1
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{path} stays unavailable")
 
 
 async def _append_until_accepted(wire, run_id: str, epoch: int, turn_id: str) -> bool:

@@ -145,7 +145,7 @@ async def write_side(
     *, supervisor: bool = True, sync_interval: str = "2m", partitions: int = 1, **gateway: Any
 ) -> AsyncIterator[WriteSide]:
     """A broker, a gateway, and a supervisor unless told otherwise."""
-    layout = Layout(max_bytes=64 * MIB, supervisor_partitions=partitions)
+    layout = Layout(max_bytes=512 * MIB, supervisor_partitions=partitions)
     async with nats_server(users=True, layout=layout, sync_interval=sync_interval) as server:
         connections = _connections(server.url, server.passwords)
         async with connections, _services(server, connections, layout, supervisor=supervisor, **gateway) as side:

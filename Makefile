@@ -11,7 +11,7 @@ help:
 	@echo "make up     the whole product on this machine, with a demo agent; prints an address for the browser"
 	@echo "            (ports in use? make up ARGS='--http 127.0.0.1:9000 --nats-port 0')"
 	@echo "make test   everything that must hold: checks, all suites, real broker, real browser"
-	@echo "make check  format, lint, types, layers, unit and contract tests; under a minute"
+	@echo "make check  format, lint, types, layers, unit and contract tests"
 	@echo "make bench  measures, as ratios against the raw client"
 
 up: $(VENV)/ready

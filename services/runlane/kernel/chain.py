@@ -109,11 +109,7 @@ class ChainPublisher:
         """Fail what is under way and unsubscribe."""
         self._forget_listener()
         self._fail(Retryable("the chain was closed"))
-        if self._subscription is not None and not self._connection.nc.is_closed:
-            try:
-                await self._subscription.unsubscribe()
-            except nats.errors.Error:
-                return
+        await self._connection.unsubscribe(self._subscription)
 
     async def __aenter__(self) -> Self:
         return self

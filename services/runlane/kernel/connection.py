@@ -17,6 +17,7 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.faults import trace_of
@@ -94,6 +95,12 @@ class Connection:
             return await self.nc.request(subject, data, timeout=timeout_s, headers=headers)
         except nats.errors.Error as exc:
             raise as_kernel_error(exc, subject) from exc
+
+    async def unsubscribe(self, subscription: Subscription | None) -> None:
+        """End a subscription, if there is one; what cannot be ended any more ends with the connection."""
+        if subscription is not None and not self.nc.is_closed:
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
     async def close(self, *, flush_s: float = 2.0) -> None:
         """Send what is buffered, close, and wait until it is closed. Does not hang on a dead peer."""

@@ -189,11 +189,7 @@ class DirectReader:
         """Fail what is under way and unsubscribe."""
         self._forget_listener()
         self._link_lost()
-        if self._subscription is not None and not self._connection.nc.is_closed:
-            try:
-                await self._subscription.unsubscribe()
-            except nats.errors.Error:
-                return
+        await self._connection.unsubscribe(self._subscription)
 
     async def __aenter__(self) -> Self:
         return self

@@ -136,11 +136,7 @@ class WindowedPublisher:
         self._fail_all("the publisher was closed")
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._subscription is not None and not self._nc.is_closed:
-            try:
-                await self._subscription.unsubscribe()
-            except nats.errors.Error:
-                return
+        await self._connection.unsubscribe(self._subscription)
 
     async def __aenter__(self) -> Self:
         return self

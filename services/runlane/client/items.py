@@ -1,6 +1,7 @@
 """Items that take time, as context managers: shown while they grow, one fact when they end."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -32,7 +33,7 @@ Item = dict[str, Any]
 """An item of the run's state, as an earlier attempt left it."""
 
 
-class _InProgress:
+class _InProgress(ABC):
     """An item between its first and its last fact. Leaving by an exception ends it as failed or cancelled.
 
     What an earlier attempt wrote of it is not written again: `done` says that it is over, and that what happens in
@@ -85,17 +86,17 @@ class _InProgress:
     def _committed_preview(self) -> str | None:
         return self.preview_id if self._shown else None
 
-    def _opening(self) -> tuple[Payload, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _opening(self) -> tuple[Payload, ...]: ...
 
-    def _completed(self) -> Payload:
-        raise NotImplementedError
+    @abstractmethod
+    def _completed(self) -> Payload: ...
 
-    def _failed(self, error: Problem) -> Payload:
-        raise NotImplementedError
+    @abstractmethod
+    def _failed(self, error: Problem) -> Payload: ...
 
-    def _cancelled(self, reason: str) -> Payload:
-        raise NotImplementedError
+    @abstractmethod
+    def _cancelled(self, reason: str) -> Payload: ...
 
 
 class MessageInProgress(_InProgress):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,7 +56,7 @@ class ConsumerStats:
     """Why the last session ended or the last handler failed; empty once it works again."""
 
 
-class DurableConsumer:
+class DurableConsumer(ABC):
     """What both kinds share: sessions of one durable, one after the other."""
 
     def __init__(
@@ -101,16 +102,16 @@ class DurableConsumer:
 
     # --- for the two kinds ------------------------------------------------------------------------------------
 
-    def _accept(self, delivery: Delivery) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _accept(self, delivery: Delivery) -> None: ...
 
+    @abstractmethod
     def _held(self) -> int:
         """How many deliveries are in hand."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _attend(self, session: PullSession) -> None:
         """Until the session is lost and what must not be interrupted is finished."""
-        raise NotImplementedError
 
     def _changed(self) -> None:
         """A request ended, or the session."""
@@ -139,7 +140,7 @@ class DurableConsumer:
             log.info("%s: %s", self.spec.durable, reason, extra={"event": LogEvent.CONSUMER_STANDBY})
         self.stats.trouble = reason
 
-    async def _make_way(self) -> None:
+    async def _make_way(self) -> None:  # noqa: B027 - a kind that holds nothing has nothing to wait for
         """After `give_way`: until nothing is handled here any more, or for as long as that may take."""
 
     async def _pause(self, seconds: float) -> None:

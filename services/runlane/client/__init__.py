@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from runlane.client.state import RunState
     from runlane.client.transports.http import HttpTransport
     from runlane.client.transports.nats import NatsTransport
+    from runlane.client.transports.pools import NatsPools
     from runlane.client.worker import Worker
     from runlane.client.writer import RunWriter
     from runlane_contracts.envelope import Fact
@@ -100,6 +101,7 @@ _HOME = {
     "TokenRedactor": "runlane.client.redact",
     "RunState": "runlane.client.state",
     "HttpTransport": "runlane.client.transports.http",
+    "NatsPools": "runlane.client.transports.pools",
     "NatsTransport": "runlane.client.transports.nats",
     "Worker": "runlane.client.worker",
     "RunWriter": "runlane.client.writer",
@@ -115,7 +117,8 @@ _HOME = {
 __all__ = [
     "ActionOutcome", "AlreadyRan", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation",
     "CursorStore", "Declined", "Effect", "End", "Executed", "Fact", "FileCursorStore", "Held", "Hello",
-    "HttpTransport", "Intent", "LeaseLost", "MemoryCursorStore", "NatsTransport", "NonDeterministic", "NotExecuted",
+    "HttpTransport", "Intent", "LeaseLost", "MemoryCursorStore", "NatsPools", "NatsTransport", "NonDeterministic",
+    "NotExecuted",
     "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
     "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
     "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",

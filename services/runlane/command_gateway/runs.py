@@ -10,6 +10,7 @@ from runlane.command_gateway.intake import Intake, Intent
 from runlane.command_gateway.wire import StartBody, Started
 from runlane.hosting.authorizer import Principal, Right
 from runlane.hosting.http import ProblemError, decode_body, json_response, prefer_wait
+from runlane.kernel.tenants import TenantBook
 from runlane_contracts.commands import LedgerEntry, LedgerStatus, StartRun, derived_id
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.ids import is_moment
@@ -26,12 +27,14 @@ class RunsDesk:
         *,
         intake: Intake,
         admission: Admission,
+        limits: TenantBook,
         cursors: CursorKeys,
         max_body_bytes: int,
         wait_s: float,
         max_wait_s: float,
     ) -> None:
         self._door, self._intake, self._admission, self._cursors = door, intake, admission, cursors
+        self._limits = limits
         self._max_body_bytes, self._wait_s, self._max_wait_s = max_body_bytes, wait_s, max_wait_s
 
     async def post(self, request: Request) -> Response:
@@ -39,7 +42,9 @@ class RunsDesk:
         principal = await self._door.principal(request, Right.OPERATE)
         body = await decode_body(request, StartBody, max_bytes=self._max_body_bytes)
         intent = self._intent(request, principal, body)
-        with self._admission.starting(principal.tenant_id, for_a_pool=body.dispatch == "pool"):
+        for_a_pool = body.dispatch == "pool"
+        max_waiting = (await self._limits.of(principal.tenant_id)).max_waiting if for_a_pool else None
+        with self._admission.starting(principal.tenant_id, for_a_pool=for_a_pool, max_waiting=max_waiting):
             wait_s = prefer_wait(request, default_s=self._wait_s, maximum_s=self._max_wait_s)
             entry = await self._intake.submit(intent, wait_s=wait_s)
         return self._answer(entry)

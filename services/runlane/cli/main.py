@@ -21,6 +21,7 @@ VERBS = (
     Verb("pause", "runlane.cli.steer:pause", "Decide", "Stop a run at its next safe point, to go on later."),
     Verb("resume", "runlane.cli.steer:resume", "Decide", "Let a paused run go on."),
     Verb("cancel", "runlane.cli.steer:cancel", "Decide", "End a run."),
+    Verb("keys", "runlane.cli.keys:keys", "Operate", "Show, make and revoke API keys."),
     Verb("audit", "runlane.cli.audit:audit", "Operate", "Check and export the record of who did what."),
     Verb("provision", "runlane.cli.provision:provision", "Operate", "Make the broker's streams match the layout."),
     Verb("rebuild", "runlane.cli.rebuild:rebuild", "Operate", "Fold the read store again from the view."),

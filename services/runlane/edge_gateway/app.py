@@ -27,7 +27,7 @@ from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.api_keys import ApiKeyAuthorizer
+from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer, Principal, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
@@ -57,6 +57,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
     layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
+        authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
@@ -78,7 +79,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             name=NAME,
             health=health,
             asgi=EdgeApp(
-                *_doors(settings, view, hubs, states, store, watches, refusals.of_http),
+                *_doors(settings, authorizer, view, hubs, states, store, watches, refusals.of_http),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
@@ -121,6 +122,7 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 
 def _doors(
     settings: EdgeGatewaySettings,
+    authorizer: Authorizer,
     view: BrokerView,
     hubs: Hubs,
     states: RunStates,
@@ -128,7 +130,6 @@ def _doors(
     watches: Watches,
     on_refusal: OnRefusal,
 ) -> tuple[ASGIApp, list[Route]]:
-    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,

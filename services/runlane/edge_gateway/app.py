@@ -26,6 +26,7 @@ from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
 from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
 from runlane.hosting.connections import Connections, connection_of
@@ -132,7 +133,10 @@ def _doors(
         lists=store,
         keys=settings.access.signing_keys(),
     )
-    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *ConsoleFiles().routes()]
+    rows = TimelineReads(
+        authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
+    )
+    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
 
 
 class WatchEndpoint:

@@ -130,6 +130,7 @@ def _doors(
         view=view,
         states=states,
         lists=store,
+        lists_wait_s=settings.lists_wait_s,
         keys=settings.access.signing_keys(),
     )
     return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *ConsoleFiles().routes()]

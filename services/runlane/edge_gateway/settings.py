@@ -47,7 +47,7 @@ class EdgeGatewaySettings(BaseSettings):
     heartbeat_s: float = Field(default=12.0, gt=0, le=300, description="Longest silence on an open watch.")
     stall_s: float = Field(default=30.0, gt=0, le=3600, description="A client that takes nothing so long is closed.")
     lifetime_s: float = Field(default=0.0, ge=0, description="Longest watch; 0: no bound.")
-    reauthorize_s: float = Field(default=60.0, gt=0, description="How often an open watch's credentials are checked.")
+    reauthorize_s: float = Field(default=1.0, gt=0, description="How often an open watch's credentials are checked.")
     fresh_wait_s: float = Field(
         default=0.25, ge=0, le=5, description="How long a read without `min_sequence` waits for what the log held."
     )

@@ -191,7 +191,7 @@ class Edge:
         except Retryable:
             watching.refused = True
 
-    async def still_allowed(self) -> bool:
+    def still_allowed(self) -> bool:
         return self.allowed
 
 

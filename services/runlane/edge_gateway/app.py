@@ -28,7 +28,8 @@ from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
+from runlane.hosting.api_keys import ApiKeyAuthorizer
+from runlane.hosting.authorizer import Authorizer, Principal, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import (
@@ -36,7 +37,6 @@ from runlane.hosting.http import (
     Problems,
     allowed_methods,
     application,
-    bearer_token,
     json_response,
     method_not_allowed,
 )
@@ -79,7 +79,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             name=NAME,
             health=health,
             asgi=EdgeApp(
-                *_doors(settings, view, hubs, states, store, watches),
+                *_doors(settings, view, hubs, states, store, watches, refusals.of_http),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
@@ -121,7 +121,13 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 
 
 def _doors(
-    settings: EdgeGatewaySettings, view: BrokerView, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
+    settings: EdgeGatewaySettings,
+    view: BrokerView,
+    hubs: Hubs,
+    states: RunStates,
+    store: ReadStore,
+    watches: Watches,
+    on_refusal: OnRefusal,
 ) -> tuple[ASGIApp, list[Route]]:
     authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
@@ -131,18 +137,23 @@ def _doors(
         view=view,
         states=states,
         lists=store,
+        lists_wait_s=settings.lists_wait_s,
         keys=settings.access.signing_keys(),
     )
     rows = TimelineReads(
         authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
     )
-    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
 
 
 class WatchEndpoint:
     """`GET /v1/runs/{run_id}/watch` as plain ASGI: an open watch holds no request, no response, no middleware."""
 
-    def __init__(self, authorizer: Authorizer, presence: Presence, watches: Watches) -> None:
+    def __init__(
+        self, authorizer: Authorizer, presence: Presence, watches: Watches, on_refusal: OnRefusal | None = None
+    ) -> None:
+        self._on_refusal = on_refusal
         self._authorizer = authorizer
         self._presence = presence
         self._watches = watches
@@ -151,21 +162,21 @@ class WatchEndpoint:
         """One watch, or what is wrong with it."""
         connection = HTTPConnection(scope)
         principal = await require(connection, self._authorizer, Right.VIEW)
-        bearer = bearer_token(connection) or ""
         request = watch_request(scope["query_string"], scope["headers"])
         run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
         del connection
 
-        async def still_allowed() -> bool:
-            return await _is_still(self._authorizer, bearer, principal)
+        def still_allowed() -> bool:
+            return self._still_allowed(principal, scope)
 
         async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
             await self._watches.serve(hub, request, scope, receive, send, still_allowed=still_allowed)
 
-
-async def _is_still(authorizer: Authorizer, bearer: str, principal: Principal) -> bool:
-    now = await authorizer.authenticate(bearer)
-    return now is not None and now.tenant_id == principal.tenant_id and now.may(Right.VIEW)
+    def _still_allowed(self, principal: Principal, scope: Scope) -> bool:
+        code = lost(self._authorizer, principal, Right.VIEW)
+        if code is not None and self._on_refusal is not None:
+            self._on_refusal(scope, code)
+        return code is None
 
 
 class EdgeApp:

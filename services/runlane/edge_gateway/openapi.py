@@ -175,7 +175,7 @@ def _runs() -> Json:
                 "Runs, newest first.",
                 _query("status", _RUN_STATUS, "Only these."), _query("agent", _TEXT, "Only its."),
                 _query("session_id", _ID, "Only its."), _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT)),
+                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             ),
             "post": _write(
@@ -214,7 +214,7 @@ def _runs() -> Json:
             "get": _get(
                 "Approvals over all runs, the longest asked first.", _query("status", _TEXT, "Default: waiting."),
                 _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT)),
+                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             )
         },

@@ -47,9 +47,12 @@ class EdgeGatewaySettings(BaseSettings):
     heartbeat_s: float = Field(default=12.0, gt=0, le=300, description="Longest silence on an open watch.")
     stall_s: float = Field(default=30.0, gt=0, le=3600, description="A client that takes nothing so long is closed.")
     lifetime_s: float = Field(default=0.0, ge=0, description="Longest watch; 0: no bound.")
-    reauthorize_s: float = Field(default=60.0, gt=0, description="How often an open watch's credentials are checked.")
+    reauthorize_s: float = Field(default=1.0, gt=0, description="How often an open watch's credentials are checked.")
     fresh_wait_s: float = Field(
         default=0.25, ge=0, le=5, description="How long a read without `min_sequence` waits for what the log held."
+    )
+    lists_wait_s: float = Field(
+        default=2.0, ge=0, le=30, description="How long a list waits for what the log held, before it says `behind`."
     )
     visible_wait_s: float = Field(
         default=5.0, gt=0, le=60, description="How long a read waits for the view before `not_yet_visible`."

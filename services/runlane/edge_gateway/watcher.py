@@ -50,7 +50,7 @@ class WatchLimits:
     goodbye_s: float = 5.0
     lifetime_s: float = 0.0
     """0: no bound."""
-    reauthorize_s: float = 60.0
+    reauthorize_s: float = 1.0
     preview_bytes: int = 16 * 1024
     burst_bytes: int = 32 * 1024
     page_bytes: int = 512 * 1024
@@ -360,6 +360,11 @@ class Watcher:
         """There is room again, or the client is gone."""
         if self._connection.lost or (self._waiting == "room" and not self._connection.paused):
             self._call_task()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stop is not None
 
     def stop(self, reason: EndReason) -> None:
         """Say `end` and close, after the frame that is being written."""

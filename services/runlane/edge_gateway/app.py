@@ -26,6 +26,7 @@ from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
 from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer, Principal, Right, lost, require
@@ -137,9 +138,14 @@ def _doors(
         view=view,
         states=states,
         lists=store,
+        lists_wait_s=settings.lists_wait_s,
         keys=settings.access.signing_keys(),
     )
-    return WatchEndpoint(authorizer, presence, watches, on_refusal), [*reads.routes(), *ConsoleFiles().routes()]
+    rows = TimelineReads(
+        authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
+    )
+    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
 
 
 class WatchEndpoint:

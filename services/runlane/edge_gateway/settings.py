@@ -51,6 +51,9 @@ class EdgeGatewaySettings(BaseSettings):
     fresh_wait_s: float = Field(
         default=0.25, ge=0, le=5, description="How long a read without `min_sequence` waits for what the log held."
     )
+    lists_wait_s: float = Field(
+        default=2.0, ge=0, le=30, description="How long a list waits for what the log held, before it says `behind`."
+    )
     visible_wait_s: float = Field(
         default=5.0, gt=0, le=60, description="How long a read waits for the view before `not_yet_visible`."
     )

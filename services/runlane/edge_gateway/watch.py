@@ -11,6 +11,7 @@ from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.hub import Hubs, RunHub
 from runlane.edge_gateway.meters import Meters
+from runlane.edge_gateway.outgoing import Plan
 from runlane.edge_gateway.queries import WatchRequest, opened_cursor
 from runlane.edge_gateway.resume import (
     AheadOfView,
@@ -27,7 +28,7 @@ from runlane.edge_gateway.resume import (
 from runlane.edge_gateway.run_state import EncodedSnapshot
 from runlane.edge_gateway.type_filter import TypeFilter
 from runlane.edge_gateway.view import ViewCommit
-from runlane.edge_gateway.watcher import Plan, Watcher, WatchLimits
+from runlane.edge_gateway.watcher import Watcher, WatchLimits
 from runlane.hosting.http import ProblemError
 from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.problems import Code

@@ -29,6 +29,8 @@ class LogEvent(StrEnum):
     AUDIT_FULL = "audit.full"
     AUDIT_RESUMED = "audit.resumed"
     REFUSALS_DROPPED = "refusals.dropped"
+    ACCESS_CHANGED = "access.changed"
+    ACCESS_UNREADABLE = "access.unreadable"
     VIEW_HOLE = "view.hole"
     VIEW_BROKEN = "view.broken"
     VIEW_UNREACHABLE = "view.unreachable"

@@ -19,7 +19,8 @@ from runlane.command_gateway.previews import PreviewsDesk
 from runlane.command_gateway.quota import Quota
 from runlane.command_gateway.runs import RunsDesk
 from runlane.command_gateway.settings import CommandGatewaySettings
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer
+from runlane.hosting.api_keys import ApiKeyAuthorizer
+from runlane.hosting.authorizer import Authorizer
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.http import application

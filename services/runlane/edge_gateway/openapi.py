@@ -11,9 +11,10 @@ from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.problems import MEANINGS, Code, ProblemDocument
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+from runlane_contracts.timeline import TimelineRow
 
 Json = dict[str, Any]
-_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End)
+_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End, TimelineRow)
 
 
 @cache
@@ -157,6 +158,11 @@ def _runs() -> Json:
         state={"type": "object"}, through_sequence=_COUNT, reducer_version=_COUNT, checksum=_TEXT, cursor=_CURSOR,
     )  # fmt: skip
     page = _object("events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG)
+    rows = _object(
+        "run_id", "rows", "through_sequence", "cursor", "has_more",
+        run_id=_ID, rows=_list(_ref("TimelineRow")), through_sequence=_COUNT, timeline_version=_COUNT, cursor=_CURSOR,
+        has_more=_FLAG,
+    )  # fmt: skip
     append = _object(
         "lease_epoch", "events",
         lease_epoch=_COUNT, expected_sequence=_COUNT, events=_list(_ref("FactDraft"), minItems=1, maxItems=1000),
@@ -169,7 +175,7 @@ def _runs() -> Json:
                 "Runs, newest first.",
                 _query("status", _RUN_STATUS, "Only these."), _query("agent", _TEXT, "Only its."),
                 _query("session_id", _ID, "Only its."), _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT)),
+                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             ),
             "post": _write(
@@ -187,6 +193,13 @@ def _runs() -> Json:
                 codes=(*_READ, Code.CURSOR_EXPIRED),
             )
         },
+        "/v1/runs/{run_id}/timeline": {
+            "get": _get(
+                "The record as rows: calls of one tool that stand alike are one, failures stand alone.", _RUN_ID,
+                _CURSOR_PARAM, _LIMIT, _query("at_sequence", _COUNT, "As it stood then; default: now."), _MIN_SEQUENCE,
+                ok=_json(rows), codes=cursor_codes,
+            )
+        },
         "/v1/runs/{run_id}/events": {
             "get": _get(
                 "History in pages.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER, _MIN_SEQUENCE, ok=_json(page),
@@ -201,7 +214,7 @@ def _runs() -> Json:
             "get": _get(
                 "Approvals over all runs, the longest asked first.", _query("status", _TEXT, "Default: waiting."),
                 _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT)),
+                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             )
         },

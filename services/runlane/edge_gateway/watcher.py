@@ -31,7 +31,6 @@ class WatchLimits(OutgoingLimits):
     goodbye_s: float = 5.0
     lifetime_s: float = 0.0
     """0: no bound."""
-    reauthorize_s: float = 60.0
 
 
 class Watcher:

@@ -185,6 +185,13 @@ class ReadStore:
             generation=generation, reducer_version=version, projection=projection, stream=stream, position=position
         )
 
+    async def folded(self, projection: str) -> dict[str, StreamPosition]:
+        """How far each stream is folded in the live generation; without those that are not begun."""
+        async with self.reading() as connection:
+            live = (await connection.execute(statements.live_generation())).one()
+            rows = await connection.execute(statements.progress_of(live.generation, projection))
+            return {row.stream: StreamPosition(row.epoch, row.stream_seq) for row in rows}
+
     # --- writing ------------------------------------------------------------------------------------------
 
     async def write(self, changes: Sequence[RunChange], *, before: Progress, position: StreamPosition) -> Progress:

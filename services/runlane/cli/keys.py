@@ -20,7 +20,7 @@ _RIGHTS = ("view", "operate", "produce")
 
 @click.group()
 def keys() -> None:
-    """Show, make and revoke API keys. A change counts within two seconds, for open watches too. Each verb takes --json."""
+    """Show, make and revoke API keys. A change counts within two seconds, everywhere. Each verb takes --json."""
 
 
 def _options(verb: Any) -> Any:

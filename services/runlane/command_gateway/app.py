@@ -139,6 +139,7 @@ class _Gateway:
         )
         return [
             Route("/v1/runs", runs.post, methods=["POST"]),
+            Route("/v1/runs/{run_id}/re-execute", runs.re_execute, methods=["POST"]),
             Route("/v1/runs/{run_id}/commands", commands.post, methods=["POST"]),
             Route("/v1/commands", commands.find, methods=["GET"]),
             Route("/v1/commands/{command_id}", commands.get, methods=["GET"]),

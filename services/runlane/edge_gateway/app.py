@@ -18,17 +18,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from runlane.edge_gateway import openapi
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
+from runlane.edge_gateway.crowd import Crowd
 from runlane.edge_gateway.forward import Forwarder
 from runlane.edge_gateway.hub import Hubs
 from runlane.edge_gateway.meters import Meters, report
+from runlane.edge_gateway.planning import Planner
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.api_keys import ApiKeyAuthorizer
-from runlane.hosting.authorizer import Authorizer, Principal, Right, lost, require
+from runlane.hosting.access import authorizer_of
+from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import (
@@ -45,6 +48,7 @@ from runlane.hosting.service import Running
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.read_store import ReadStore
+from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 NAME = "edge_gateway"
@@ -57,6 +61,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
     layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
+        authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
@@ -65,8 +70,8 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         states = RunStates(view, store)
         hubs = await enter(_hubs(settings, view, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
-        watches = _watches(settings, hubs, meters)
-        await enter(watches.ticking())
+        crowd = _crowd(settings, authorizer, meters)
+        await enter(crowd.ticking(hubs))
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
@@ -78,13 +83,22 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             name=NAME,
             health=health,
             asgi=EdgeApp(
-                *_doors(settings, view, hubs, states, store, watches, refusals.of_http),
+                *_doors(
+                    settings,
+                    authorizer,
+                    view,
+                    hubs,
+                    states,
+                    store,
+                    _watches(settings, hubs, crowd, meters),
+                    refusals.of_http,
+                ),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
-            drain=watches.shut_down,
+            drain=crowd.shut_down,
         )
 
 
@@ -100,15 +114,18 @@ def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, me
     )  # fmt: skip
 
 
-def _watches(settings: EdgeGatewaySettings, hubs: Hubs, meters: Meters) -> Watches:
-    return Watches(
-        hubs,
-        keys=settings.access.signing_keys(),
-        limits=settings.watch_limits,
+def _crowd(settings: EdgeGatewaySettings, authorizer: Authorizer, meters: Meters) -> Crowd:
+    return Crowd(
+        settings.crowd_limits,
+        lost=lambda principal: lost(authorizer, principal, Right.VIEW),
         meters=meters,
         jitter=random.random,
-        max_watchers=settings.max_watchers,
     )
+
+
+def _watches(settings: EdgeGatewaySettings, hubs: Hubs, crowd: Crowd, meters: Meters) -> Watches:
+    planner = Planner(hubs, settings.access.signing_keys(), meters)
+    return Watches(hubs, crowd, planner, limits=settings.watch_limits, meters=meters, jitter=random.random)
 
 
 def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
@@ -121,6 +138,7 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 
 def _doors(
     settings: EdgeGatewaySettings,
+    authorizer: Authorizer,
     view: BrokerView,
     hubs: Hubs,
     states: RunStates,
@@ -128,7 +146,6 @@ def _doors(
     watches: Watches,
     on_refusal: OnRefusal,
 ) -> tuple[ASGIApp, list[Route]]:
-    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,
@@ -139,7 +156,11 @@ def _doors(
         lists_wait_s=settings.lists_wait_s,
         keys=settings.access.signing_keys(),
     )
-    return WatchEndpoint(authorizer, presence, watches, on_refusal), [*reads.routes(), *ConsoleFiles().routes()]
+    rows = TimelineReads(
+        authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
+    )
+    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
 
 
 class WatchEndpoint:
@@ -161,17 +182,14 @@ class WatchEndpoint:
         run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
         del connection
 
-        def still_allowed() -> bool:
-            return self._still_allowed(principal, scope)
-
         async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
-            await self._watches.serve(hub, request, scope, receive, send, still_allowed=still_allowed)
+            await self._watches.serve(
+                hub, request, principal, scope, receive, send, on_refusal=lambda code: self._refused(scope, code)
+            )
 
-    def _still_allowed(self, principal: Principal, scope: Scope) -> bool:
-        code = lost(self._authorizer, principal, Right.VIEW)
-        if code is not None and self._on_refusal is not None:
+    def _refused(self, scope: Scope, code: Code) -> None:
+        if self._on_refusal is not None:
             self._on_refusal(scope, code)
-        return code is None
 
 
 class EdgeApp:

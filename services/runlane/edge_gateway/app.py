@@ -30,7 +30,7 @@ from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.api_keys import ApiKeyAuthorizer
+from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
@@ -61,6 +61,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
     layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
+        authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
@@ -69,7 +70,6 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         states = RunStates(view, store)
         hubs = await enter(_hubs(settings, view, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
-        authorizer = ApiKeyAuthorizer.of_settings(settings.access)
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from runlane_contracts.commands import COMMANDS, LedgerStatus
+from runlane_contracts.commands import COMMANDS, STARTING, LedgerStatus
 from runlane_contracts.envelope import Fact
 from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.previews import Preview, PreviewGap
@@ -152,7 +152,18 @@ def _runs() -> Json:
         agent=_TEXT, input=_ANY, run_id=_ID, session_id=_ID, pool=_ID, deadline_at=_TEXT,
         dispatch={"type": "string", "enum": ["pool", "external"]}, limits={"type": "object"},
     )  # fmt: skip
-    started = _object("run_id", "command_id", run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR)
+    again = {
+        "type": "object",
+        "properties": {
+            "from": {"type": "string", "enum": ["input", "checkpoint"]}, "allow_unsafe": _FLAG, "run_id": _ID,
+            "session_id": _ID, "pool": _ID, "dispatch": {"type": "string", "enum": ["pool", "external"]},
+            "deadline_at": _TEXT, "limits": {"type": "object"},
+        },
+    }  # fmt: skip
+    started = _object(
+        "run_id", "command_id",
+        run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR, parent_run_id=_ID,
+    )  # fmt: skip
     snapshot = _object(
         "state", "through_sequence", "reducer_version", "checksum", "cursor",
         state={"type": "object"}, through_sequence=_COUNT, reducer_version=_COUNT, checksum=_TEXT, cursor=_CURSOR,
@@ -183,6 +194,14 @@ def _runs() -> Json:
                 ok={201: _json(started, "It exists."), 202: _json(started, "Accepted; it will exist.")},
                 codes=(Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
             ),
+        },
+        "/v1/runs/{run_id}/re-execute": {
+            "post": _write(
+                "Execute a run that is over again: a new run from its input or its last checkpoint.", _RUN_ID,
+                _IDEMPOTENCY, _PREFER, body=again,
+                ok={201: _json(started, "It exists."), 202: _json(started, "Accepted; it will exist.")},
+                codes=(Code.UNSAFE_TOOLS, Code.INVALID_STATE, Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
+            )
         },
         "/v1/runs/{run_id}": {"get": _get("The run's view.", _RUN_ID, _MIN_SEQUENCE, ok=_json(_ref("RunView")))},
         "/v1/runs/{run_id}/watch": {"get": _watch(cursor_codes)},
@@ -246,7 +265,7 @@ def _watch(codes: tuple[Code, ...]) -> Json:
 
 def _commands() -> Json:
     body = _object(
-        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - {"run.start"})}, payload={"type": "object"},
+        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - STARTING)}, payload={"type": "object"},
         idempotency_key=_TEXT, meta={"type": "object"},
     )  # fmt: skip
     refusals = (Code.IDEMPOTENCY_CONFLICT, Code.VERSION_CONFLICT, Code.ALREADY_RESOLVED, Code.RUN_TERMINAL,

@@ -73,11 +73,7 @@ class ApiKeyAuthorizer:
 
     @classmethod
     def of_file(cls, path: Path, *, now: Now = utc_now) -> Self:
-        """Of a JSON list of `KeyRecord`; a change of the file counts within a second.
-
-        Raises:
-            OSError, msgspec.MsgspecError.
-        """
+        """Of a JSON list of `KeyRecord`; a change of the file counts within a second. Raises OSError, ValueError."""
         return cls(file=WatchedFile(path, _principals, now=now), now=now)
 
     @classmethod
@@ -85,7 +81,7 @@ class ApiKeyAuthorizer:
         """All keys of the settings.
 
         Raises:
-            ValueError, OSError, msgspec.MsgspecError: they cannot be read.
+            ValueError, OSError: they cannot be read.
         """
         text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
         path = settings.api_keys_file

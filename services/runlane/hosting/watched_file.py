@@ -31,13 +31,16 @@ class WatchedFile(Generic[T]):
         """Reads it. `decode` raises ValueError or MsgspecError for content that is none.
 
         Raises:
-            OSError, ValueError, MsgspecError: it cannot be read, or is no such file.
+            OSError, ValueError: it cannot be read, or is no such file.
         """
         self._path, self._decode, self._now = path, decode, now
         self._looked_at = now().timestamp()
         self._stamp = self._look()
         self._content = path.read_bytes()
-        self._value = decode(self._content)
+        try:
+            self._value = decode(self._content)
+        except (ValueError, MsgspecError) as exc:
+            raise ValueError(f"{path}: {exc}") from exc
         self._complaint = ""
 
     @property

@@ -11,21 +11,7 @@ import pytest
 from runlane.hosting.api_keys import ApiKeyAuthorizer, KeyRecord, key_hash
 from runlane.hosting.authorizer import Principal, Right, lost
 from runlane_contracts.problems import Code
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-class Clock:
-    """Time that is told what it is."""
-
-    def __init__(self) -> None:
-        self.at = NOON
-
-    def __call__(self) -> datetime:
-        return self.at
-
-    def passes(self, seconds: float) -> None:
-        self.at += timedelta(seconds=seconds)
+from support.tokens import NOON, Clock
 
 
 def record(token: str, **more) -> KeyRecord:

@@ -205,6 +205,7 @@ def _runs() -> Json:
         },
         "/v1/runs/{run_id}": {"get": _get("The run's view.", _RUN_ID, _MIN_SEQUENCE, ok=_json(_ref("RunView")))},
         "/v1/runs/{run_id}/watch": {"get": _watch(cursor_codes)},
+        "/v1/ws": {"get": _websocket()},
         "/v1/runs/{run_id}/snapshot": {
             "get": _get(
                 "The state, as the facts up to a sequence fold to.", _RUN_ID, _MIN_SEQUENCE,
@@ -238,6 +239,14 @@ def _runs() -> Json:
             )
         },
     }  # fmt: skip
+
+
+def _websocket() -> Json:
+    answer = {
+        "description": "A WebSocket: JSON-RPC 2.0, subprotocol `runlane.v1`. Its messages: asyncapi_websocket.json."
+    }
+    refusals = (*_ACCESS, Code.INVALID_REQUEST, Code.QUOTA_EXCEEDED, Code.OVERLOADED)
+    return _operation("Watches and commands on one connection.", ok={101: answer}, codes=refusals, body=None)
 
 
 def _watch(codes: tuple[Code, ...]) -> Json:

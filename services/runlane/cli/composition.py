@@ -32,6 +32,8 @@ from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import unpin
 from runlane.kernel.provision import provision
+from runlane.metrics_aggregator import app as metrics_aggregator
+from runlane.metrics_aggregator.settings import MetricsAggregatorSettings
 from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
 from runlane.redaction_filter import app as redaction_filter
@@ -92,12 +94,14 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir, s
     fold = ProjectorSettings(common=common, read_store_url=store)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
+    count = MetricsAggregatorSettings(common=common)
     seal = AuditSinkSettings(common=common, signing_key=SecretStr(secrets.audit_signing_key))
     return [
         lambda connections: redaction_filter.serve(mask, connections),
         lambda connections: projector.serve(fold, connections),
         lambda connections: run_supervisor.serve(decide, connections),
         lambda connections: audit_sink.serve(seal, connections),
+        lambda connections: metrics_aggregator.serve(count, connections),
         lambda connections: command_gateway.serve(command, connections),
         lambda connections: edge_gateway.serve(edge, connections),
     ]

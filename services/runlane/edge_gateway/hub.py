@@ -19,7 +19,7 @@ from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLane
+from runlane.edge_gateway.preview_lane import PreviewLanes
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import (
@@ -93,7 +93,7 @@ class RunHub:
         """The sequence of the last fact that somebody waits for."""
         self.listeners: set[Listener] = set()
         self.users = 0
-        self.previews: PreviewLane | None = None
+        self.previews: PreviewLanes | None = None
         self.broken = False
         self.closed = False
         self._owner = owner
@@ -204,14 +204,14 @@ class RunHub:
         return True
 
     @asynccontextmanager
-    async def with_previews(self) -> AsyncIterator[PreviewLane]:
-        """The preview lane, subscribed to while anyone wants it. Raises Retryable."""
+    async def with_previews(self) -> AsyncIterator[PreviewLanes]:
+        """The preview lanes, subscribed to while anyone wants it. Raises Retryable."""
         self._preview_users += 1
         try:
             async with self._preview_lock:
                 if self.previews is None:
                     self._preview_live = await self._owner.feed.previews(self.run, self._on_previews)
-                    self.previews = PreviewLane(self._owner.limits.preview_bytes)
+                    self.previews = PreviewLanes(self._owner.limits.preview_bytes)
                 lane = self.previews
             yield lane
         finally:

@@ -43,6 +43,7 @@ from runlane_contracts.subjects import RunAddress
 
 MAX_LIMIT = 500
 _ADDRESSES_A_QUERY = 500
+_AGAIN_S = 0.05
 _LOCK = 0x72756E6C616E65  # "runlane"
 
 
@@ -87,7 +88,21 @@ class ReadStore:
         await self._engines.dispose()
 
     async def create(self) -> None:
-        """Make the tables, and an empty live generation. Tables of another schema version are dropped first."""
+        """Make the tables, and an empty live generation. Tables of another schema version are dropped first.
+
+        Two processes may do it at once. A new SQLite file is switched to writing ahead by one of them, and the other
+        is turned away meanwhile, whatever it would be ready to wait.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            try:
+                return await self._create()
+            except Retryable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _create(self) -> None:
         async with self.writing() as connection:
             await self.one_at_a_time(connection)
             await connection.run_sync(lambda sync: metadata.create_all(sync, tables=[schema_versions]))

@@ -101,7 +101,7 @@ def test_watch_says_when_the_connection_is_lost_and_goes_on(site: Site):
     site.lane.cut_after.append(4)
     result = site.call("watch", run_id, "--from", "start")
     assert result.exit_code == 0
-    assert "waiting: the connection was lost" in result.stderr
+    assert "reconnecting: the connection was lost" in result.stderr
     assert result.stdout.count("run.created") == 1
     assert "run.completed" in result.stdout
 

@@ -9,6 +9,7 @@ it. `REDUCER_VERSION` rises when the same facts would give another state.
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from runlane_contracts import events
 from runlane_contracts.canonical import sha256_of
@@ -28,6 +29,23 @@ class SequenceGap(Exception):
         super().__init__(f"expected sequence {expected}, got {got}")
         self.expected = expected
         self.got = got
+
+
+class Quarantine(Struct, frozen=True, kw_only=True):
+    """Why the view of a run stands still before a fact: this version of the fold fails on it."""
+
+    sequence: int
+    event_id: str
+    type: str
+    reducer_version: int = REDUCER_VERSION
+
+
+class Poison(Exception):
+    """A fact that the fold fails on: the fold is wrong. The state it was applied to is spoiled."""
+
+    def __init__(self, fact: Fact) -> None:
+        super().__init__(f"the fold fails on sequence {fact.sequence}, {fact.type}")
+        self.quarantine = Quarantine(sequence=fact.sequence, event_id=fact.event_id, type=fact.type)
 
 
 def initial_state(tenant_id: str, run_id: str) -> State:
@@ -83,6 +101,21 @@ def reduce(state: State, fact: Fact) -> str | None:
 def quarantine_mark(sequence: int, event_id: str) -> State:
     """What stands in `marks` for a fact that could not be applied."""
     return {"sequence": sequence, "type": "log.quarantined", "event_id": event_id, "reason": "unfit"}
+
+
+def fold(state: State, fact: Fact) -> str | None:
+    """As `reduce`, for those who keep views of many runs: a fault of the fold is that of one run, and has a name.
+
+    Raises:
+        SequenceGap: as `reduce` does.
+        Poison: `reduce` failed in a way it never should; the state is spoiled.
+    """
+    try:
+        return reduce(state, fact)
+    except SequenceGap:
+        raise
+    except Exception as exc:
+        raise Poison(fact) from exc
 
 
 # What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
@@ -270,6 +303,7 @@ def open_approvals(state: State) -> list[State]:
 
 
 __all__ = [
-    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum", "fitting_payload",
-    "initial_state", "is_terminal", "item_of", "item_status", "open_approvals", "quarantine_mark", "reduce",
+    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "Poison", "Quarantine", "SequenceGap", "State",
+    "checksum", "fitting_payload", "fold", "initial_state", "is_terminal", "item_of", "item_status", "open_approvals",
+    "quarantine_mark", "reduce",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
-from runlane_contracts.reducer import initial_state, reduce
+from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
 
@@ -169,21 +169,24 @@ class RunHub:
         return made.burst()
 
     async def snapshot(self) -> EncodedSnapshot:
-        """The state at the head. Raises Retryable, Hole."""
+        """The state at the head. Raises Retryable, Hole, ViewQuarantined."""
         async with self._snapshot_lock:
             known = self._snapshot
             if known is None or known.position.sequence < self.head.sequence:
                 at = self._fold_ring() or await self._owner.states.at_least(self.run, self.head.sequence)
-                known = self._snapshot = encoded_snapshot(at)
+                known = self._snapshot = encoded_snapshot(self.run, at)
             return known
 
     def _fold_ring(self) -> Folded | None:
         if self.head.sequence > SHORT_RUN_FACTS or not self._ring.holds(0):
             return None
         state = initial_state(*self.run)
-        for entry in self._ring.after(0):
-            for fact in decode_commit(entry.commit.body).facts:
-                reduce(state, fact)
+        try:
+            for entry in self._ring.after(0):
+                for fact in decode_commit(entry.commit.body).facts:
+                    fold(state, fact)
+        except Poison:
+            return None
         return StateAt(state, self.head)
 
     async def reached(self, sequence: int, *, within_s: float) -> bool:

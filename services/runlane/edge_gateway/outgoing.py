@@ -76,7 +76,13 @@ class Piece:
 
     lane: Lane
     chunk: Chunk
-    facts: int = 0
+    sequences: tuple[int, ...] = ()
+    """Of the facts in it."""
+
+    @property
+    def facts(self) -> int:
+        """How many."""
+        return len(self.sequences)
 
 
 class Want(Enum):
@@ -252,7 +258,7 @@ class Outgoing:
             if burst.facts:
                 self.ids_sent = True
                 self._meters.facts_sent += burst.facts
-                return Piece(lane, burst.chunk, burst.facts)
+                return Piece(lane, burst.chunk, burst.sequences)
             if self._is_to_say_synced:
                 return self._take_synced()
         return None
@@ -262,6 +268,9 @@ class Outgoing:
         if self._hub.holds(self.position.sequence):
             if self.holds_page:
                 self.forget_page()  # it was read for another place
+            shared = self._hub.burst(self.encoder, after=self.position.sequence, through=through)
+            if not max_facts or shared.facts <= max_facts:
+                return shared
             return self._hub.burst(self.encoder, after=self.position.sequence, through=through, max_facts=max_facts)
         if not self._page:
             self._turn_page()

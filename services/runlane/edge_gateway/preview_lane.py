@@ -18,6 +18,8 @@ from runlane_contracts.previews import GapReason, Preview, PreviewGap
 
 MAX_ACTIVE = 256
 MAX_RETIRED = 1024
+MAX_FORMATS = 4
+"""In so many wire formats a frame is kept; for further ones it is made anew."""
 STATUS_SHARE = 4
 """Of the bytes for previews, one in so many is for status."""
 
@@ -68,7 +70,9 @@ class PreviewEntry:
         """Encoded once for all who are shown it over one wire format."""
         made = self._frames.get(wire.name)
         if made is None:
-            made = self._frames[wire.name] = wire.frame(self.event, self.data)
+            made = wire.frame(self.event, self.data)
+            if len(self._frames) < MAX_FORMATS:
+                self._frames[wire.name] = made
         return made
 
     @property

@@ -10,6 +10,8 @@ from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.lanes import LaneBytes
 from runlane.edge_gateway.pressure import PressureLimits
 from runlane.edge_gateway.watcher import WatchLimits
+from runlane.edge_gateway.websocket.limits import SocketLimits
+from runlane.hosting.http_server import MAX_MESSAGE_BYTES
 from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane_contracts.streams import MAX_COMMIT_BYTES, MIB
 
@@ -89,6 +91,24 @@ class EdgeGatewaySettings(BaseSettings):
         default=500.0, gt=0, description="How fast those who are told `end: shutdown` are asked to come back, in all."
     )
     reauthorize_s: float = Field(default=1.0, gt=0, description="How often an open watch's credentials are checked.")
+    max_sockets: int = Field(default=10_000, ge=1, description="Open WebSockets; more are `overloaded`.")
+    max_tenant_sockets: int = Field(
+        default=2_000, ge=1, description="Open WebSockets of one tenant; more are `quota_exceeded`."
+    )
+    socket_subscriptions: int = Field(default=32, ge=1, le=1000, description="Watches on one WebSocket.")
+    socket_credit: int = Field(
+        default=1_000, ge=1, le=100_000, description="Facts of a watch that may be unacknowledged on a WebSocket."
+    )
+    socket_message_bytes: int = Field(
+        default=MAX_MESSAGE_BYTES, ge=1024, le=MAX_MESSAGE_BYTES, description="Largest message of a WebSocket client."
+    )
+    allowed_origins: str = Field(
+        default="",
+        description="Pages of other hosts that may open a WebSocket, such as https://ops.example, by commas.",
+    )
+    expiry_warning_s: float = Field(
+        default=60.0, gt=0, description="How long before its token expires a WebSocket client is warned."
+    )
     fresh_wait_s: float = Field(
         default=0.25, ge=0, le=5, description="How long a read without `min_sequence` waits for what the log held."
     )
@@ -149,6 +169,26 @@ class EdgeGatewaySettings(BaseSettings):
             critical=self.lane_critical_bytes,
             kernel=self.send_buffer_bytes,
         )
+
+    @property
+    def socket_limits(self) -> SocketLimits:
+        """Bounds of each WebSocket and of all."""
+        return SocketLimits(
+            max_connections=self.max_sockets,
+            max_connections_per_tenant=self.max_tenant_sockets,
+            max_message_bytes=self.socket_message_bytes,
+            max_subscriptions=self.socket_subscriptions,
+            credit=self.socket_credit,
+            heartbeat_s=self.heartbeat_s,
+            stall_s=self.stall_s,
+            lifetime_s=self.lifetime_s,
+            expiry_warning_s=self.expiry_warning_s,
+        )
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """Pages of other hosts that may open a WebSocket."""
+        return frozenset(one.strip().rstrip("/").lower() for one in self.allowed_origins.split(",") if one.strip())
 
     @property
     def crowd_limits(self) -> CrowdLimits:

@@ -15,6 +15,7 @@ from runlane_contracts import events
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.envelope import Fact
+from runlane_contracts.tracing import parse_traceparent
 
 State = dict[str, Any]
 
@@ -162,6 +163,7 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
     match fact.type:
         case "run.created":
             run.update({**payload, "tenant_id": run["tenant_id"], "run_id": run["run_id"], "created_at": at})
+            _trace(run, fact)
         case "run.leased":
             _keep(run, payload, "lease_epoch", "worker_id", "attempt")
             if run["status"] == "lost":
@@ -181,6 +183,14 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             pass
     _move(run, _RUN_STATUS.get(fact.type))
     _forget_what_is_over(run)
+
+
+def _trace(run: State, fact: Fact) -> None:
+    context = parse_traceparent(fact.traceparent)
+    if context is None:
+        run.pop("trace_id", None)
+    else:
+        run["trace_id"] = context.trace_id
 
 
 def _move(run: State, status: str | None) -> None:

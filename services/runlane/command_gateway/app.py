@@ -106,6 +106,7 @@ class _Gateway:
             subjects=layout.subjects,
             now=utc_now,
             new_id=new_id,
+            sample_ratio=settings.common.telemetry_sample_ratio,
         )
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
         self._admission = Admission(

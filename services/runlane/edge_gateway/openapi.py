@@ -65,6 +65,7 @@ _CURSOR: Json = {"type": "string", "maxLength": 255, "description": "Opaque and 
 _RUN_VIEW: Json = _object(
     "run_id", "status", "through_sequence", "cursor",
     run_id=_ID, status=_RUN_STATUS, agent=_TEXT, session_id=_ID, created_at=_TEXT, updated_at=_TEXT, ended_at=_TEXT,
+    trace_id=_TEXT,
     through_sequence=_COUNT, cursor=_CURSOR, open_approvals=_COUNT, input=_ANY, output=_ANY, error=_ANY,
     quarantined=_object("sequence", "event_id", "type", sequence=_COUNT, event_id=_ID, type=_TEXT),
 )  # fmt: skip

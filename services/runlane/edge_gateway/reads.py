@@ -20,6 +20,7 @@ from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import State, open_approvals
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.tracing import run_trace_id
 
 MAX_PAGE_FACTS = 1000
 PAGE_FACTS = 200
@@ -227,6 +228,7 @@ def _listed(rows: dict[str, object], token: str | None, *, fresh: bool) -> Respo
 def _run_view(run: RunAddress, at: StateAt, cursor: str) -> State:
     state = at.state
     return {
+        "trace_id": run_trace_id(*run),
         **state["run"],
         "run_id": run.run_id,
         "through_sequence": state["through_sequence"],

@@ -164,11 +164,21 @@ const RUN_STATUS = new Map([
   ["run.failed", "failed"], ["run.cancelled", "cancelled"],
 ]);
 
+const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-[A-Za-z0-9_-]{0,64})?$/;
+const NOTHING = /^0+$/;
+
+function trace(run, fact) {
+  const [, traceId, spanId] = (typeof fact.traceparent === "string" && TRACEPARENT.exec(fact.traceparent)) || [];
+  if (traceId === undefined || NOTHING.test(traceId) || NOTHING.test(spanId)) delete run.trace_id;
+  else run.trace_id = traceId;
+}
+
 function reduceRun(run, fact, payload) {
   if (TERMINAL_STATUS.has(run.status)) return;
   switch (fact.type) {
     case "run.created":
       Object.assign(run, payload, { tenant_id: run.tenant_id, run_id: run.run_id, created_at: moment(fact) });
+      trace(run, fact);
       break;
     case "run.leased":
       keep(run, payload, "lease_epoch", "worker_id", "attempt");

@@ -15,6 +15,8 @@ SCANNER = Scanner()
 TOKENS = {name: token for name, (_, token) in secrets.tokens().items()}
 CONTEXTS = secrets.in_context()
 BASE64 = {name: base64.b64encode(token.encode()).decode() for name, token in TOKENS.items()}
+TWICE = {name: base64.b64encode(once.encode()).decode() for name, once in BASE64.items()}
+PERCENTS = {name: "".join(f"%{byte:02x}" for byte in token.encode()) for name, token in TOKENS.items()}
 SHOWN_MOST = 7
 """No more of a secret than this in one piece: a public prefix may be out before anybody can know."""
 
@@ -74,6 +76,16 @@ def test_a_token_in_base64_cut_in_two_anywhere_is_masked(name: str) -> None:
         shown = show([text[:cut], text[cut:]])
         assert_hidden(shown, BASE64[name], 16)
         assert "".join(shown).rstrip().endswith(" end")
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_encoded_twice_or_in_percents_cut_in_two_anywhere_is_masked(name: str) -> None:
+    for encoded, prefix in ((TWICE[name], 24), (PERCENTS[name], 3 * PREFIX.get(name, 4))):
+        for cut in range(0, len(encoded) + 11, 5):
+            text = f"data {encoded} end"
+            shown = show([text[:cut], text[cut:]])
+            assert_hidden(shown, encoded, prefix)
+            assert "".join(shown).rstrip().endswith(" end")
 
 
 @pytest.mark.parametrize("name", CONTEXTS)

@@ -804,7 +804,7 @@ class Worker(Blocking[_worker.Worker]):
 
     def __init__(
         self,
-        transport: WorkTransport | SharedWork,
+        transport: HttpTransport | SharedWork,
         *,
         agent: Agent,
         pool: str = "default",

@@ -393,7 +393,8 @@ class RunWriter(BlockingContext[_writer.RunWriter]):
     - Once the lease is lost, or could not be confirmed in time, `lease_ok` is false, `lease_lost` is set and every
       append and preview raises `LeaseLost` before anything leaves the process.
     - `publish_preview` never waits and never fails for want of a connection; what it loses is counted.
-    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`.
+    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`; but for what the log hands
+      back to code: the run's input, a call's arguments, a checkpoint. Readers see those masked by the platform.
 
     Leaving the context writes what is queued, then releases the lease unless the run is over. It does not end the
     run: say `complete`, `fail` or `cancelled`.

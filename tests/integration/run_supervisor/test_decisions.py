@@ -73,7 +73,7 @@ async def test_p11_a_question_that_was_revised_is_void_visibly_and_the_next_vers
     """To see it fail: take `old.approval_id == asked_now.approval_id` out of `lifecycle._outdated_by`."""
     me = side.client()
     run_id, epoch = await a_waiting_run(me)
-    revised = ASK | {"version": 2, "action_digest": "sha256:def", "data": {"to": "y"}}
+    revised = ASK | {"version": 2, "description": "send the mail to nobody else"}
     placed = await me.append(run_id, epoch, {"type": "approval.requested", "payload": revised})
     voided, asked = (await side.facts(run_id))[-2:]
     assert [one["sequence"] for one in placed] == [asked.sequence]
@@ -82,6 +82,6 @@ async def test_p11_a_question_that_was_revised_is_void_visibly_and_the_next_vers
     assert (said["decision"], said["version"], said["action_digest"]) == ("revoked", 1, "sha256:abc")
     late = problem(await resolve(me, run_id, expected_version=1), 409, "version_conflict")
     assert late["recorded"]["version"] == 2
-    assert (await resolve(me, run_id, expected_version=2, action_digest="sha256:def")).status_code == 200
+    assert (await resolve(me, run_id, expected_version=2, action_digest="sha256:abc")).status_code == 200
     last = (await side.payloads(run_id, "approval.resolved"))[-1]
     assert (last["decision"], last["version"]) == ("approved", 2)

@@ -25,6 +25,7 @@ class Code(StrEnum):
     INVALID_STATE = "invalid_state"
     NOT_RETRYABLE = "not_retryable"
     ALREADY_RETRIED = "already_retried"
+    UNSAFE_TOOLS = "unsafe_tools"
     LEASE_HELD = "lease_held"
     LEASE_FENCED = "lease_fenced"
     SEQUENCE_CONFLICT = "sequence_conflict"
@@ -34,6 +35,7 @@ class Code(StrEnum):
     CURSOR_FOREIGN = "cursor_foreign"
     QUOTA_EXCEEDED = "quota_exceeded"
     INTERNAL = "internal"
+    VIEW_QUARANTINED = "view_quarantined"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
     OVERLOADED = "overloaded"
     NOT_YET_VISIBLE = "not_yet_visible"
@@ -64,6 +66,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.INVALID_STATE: Meaning(409, "The run or item is not in a state where this applies."),
     Code.NOT_RETRYABLE: Meaning(409, "The tool call cannot be retried."),
     Code.ALREADY_RETRIED: Meaning(409, "The tool call was retried already."),
+    Code.UNSAFE_TOOLS: Meaning(409, "The run executed tools that are not safe to execute again."),
     Code.LEASE_HELD: Meaning(409, "Another worker holds the lease.", retryable=True),
     Code.LEASE_FENCED: Meaning(409, "The lease was lost; stop."),
     Code.SEQUENCE_CONFLICT: Meaning(409, "The run has moved on."),
@@ -73,6 +76,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.CURSOR_FOREIGN: Meaning(422, "The cursor belongs to another run, tenant, audience or filter."),
     Code.QUOTA_EXCEEDED: Meaning(429, "The tenant's quota is used up.", retryable=True),
     Code.INTERNAL: Meaning(500, "A fault of ours.", retryable=True),
+    Code.VIEW_QUARANTINED: Meaning(500, "A fact of the run cannot be folded; its facts are still readable."),
     Code.UPSTREAM_UNAVAILABLE: Meaning(502, "A service behind this one does not answer.", retryable=True),
     Code.OVERLOADED: Meaning(503, "Busy; nothing was lost.", retryable=True),
     Code.NOT_YET_VISIBLE: Meaning(504, "The view has not reached that sequence yet.", retryable=True),

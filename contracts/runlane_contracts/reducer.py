@@ -9,11 +9,13 @@ it. `REDUCER_VERSION` rises when the same facts would give another state.
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from runlane_contracts import events
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.envelope import Fact
+from runlane_contracts.tracing import parse_traceparent
 
 State = dict[str, Any]
 
@@ -28,6 +30,23 @@ class SequenceGap(Exception):
         super().__init__(f"expected sequence {expected}, got {got}")
         self.expected = expected
         self.got = got
+
+
+class Quarantine(Struct, frozen=True, kw_only=True):
+    """Why the view of a run stands still before a fact: this version of the fold fails on it."""
+
+    sequence: int
+    event_id: str
+    type: str
+    reducer_version: int = REDUCER_VERSION
+
+
+class Poison(Exception):
+    """A fact that the fold fails on: the fold is wrong. The state it was applied to is spoiled."""
+
+    def __init__(self, fact: Fact) -> None:
+        super().__init__(f"the fold fails on sequence {fact.sequence}, {fact.type}")
+        self.quarantine = Quarantine(sequence=fact.sequence, event_id=fact.event_id, type=fact.type)
 
 
 def initial_state(tenant_id: str, run_id: str) -> State:
@@ -64,7 +83,7 @@ def reduce(state: State, fact: Fact) -> str | None:
     run["updated_at"] = fact.recorded_at or fact.occurred_at
     if fact.session_id is not None:
         run["session_id"] = fact.session_id
-    payload = _payload(fact)
+    payload = fitting_payload(fact)
     if payload is None:
         state["marks"].append(quarantine_mark(fact.sequence, fact.event_id))
         return None
@@ -85,6 +104,21 @@ def quarantine_mark(sequence: int, event_id: str) -> State:
     return {"sequence": sequence, "type": "log.quarantined", "event_id": event_id, "reason": "unfit"}
 
 
+def fold(state: State, fact: Fact) -> str | None:
+    """As `reduce`, for those who keep views of many runs: a fault of the fold is that of one run, and has a name.
+
+    Raises:
+        SequenceGap: as `reduce` does.
+        Poison: `reduce` failed in a way it never should; the state is spoiled.
+    """
+    try:
+        return reduce(state, fact)
+    except SequenceGap:
+        raise
+    except Exception as exc:
+        raise Poison(fact) from exc
+
+
 # What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
 _NUMBER, _TEXT = frozenset({int, float}), frozenset({str})
 _READ: dict[str, dict[str, frozenset[type]]] = {
@@ -97,7 +131,8 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
 }
 
 
-def _payload(fact: Fact) -> State | None:
+def fitting_payload(fact: Fact) -> State | None:
+    """The payload as an object that has what the fold reads of its type; None if it does not fit."""
     raw = bytes(fact.payload)
     try:
         payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
@@ -128,6 +163,7 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
     match fact.type:
         case "run.created":
             run.update({**payload, "tenant_id": run["tenant_id"], "run_id": run["run_id"], "created_at": at})
+            _trace(run, fact)
         case "run.leased":
             _keep(run, payload, "lease_epoch", "worker_id", "attempt")
             if run["status"] == "lost":
@@ -147,6 +183,14 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             pass
     _move(run, _RUN_STATUS.get(fact.type))
     _forget_what_is_over(run)
+
+
+def _trace(run: State, fact: Fact) -> None:
+    context = parse_traceparent(fact.traceparent)
+    if context is None:
+        run.pop("trace_id", None)
+    else:
+        run["trace_id"] = context.trace_id
 
 
 def _move(run: State, status: str | None) -> None:
@@ -179,11 +223,15 @@ def _keep(target: State, payload: State, *names: str) -> None:
             target[name] = payload[name]
 
 
+_OF_ANOTHER_VERSION = ("votes", "approved_by", "decision", "decided_by", "reason")
+"""What was said about a question in the version before says nothing about the one that is asked now."""
+
+
 # --- items ------------------------------------------------------------------------------------------------
 
 
 def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
-    kind, id_ = _identify(fact, payload)
+    kind, id_ = item_of(fact, payload)
     key = f"{kind}:{id_}"
     at = fact.recorded_at or fact.occurred_at
     item = state["items"].setdefault(key, {"first_sequence": fact.sequence, "started_at": at})
@@ -194,7 +242,7 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
         "id": id_,
         "first_sequence": item["first_sequence"],
         "started_at": item["started_at"],
-        "status": _item_status(fact.type, verb, payload),
+        "status": item_status(fact.type, verb, payload),
         "last_sequence": fact.sequence,
         "updated_at": at,
     })  # fmt: skip
@@ -205,7 +253,8 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
     if fact.parent_id is not None:
         item["parent_id"] = fact.parent_id
     if fact.type == "approval.requested":
-        item.pop("votes", None)  # who approved another version did not approve this one
+        for name in _OF_ANOTHER_VERSION:
+            item.pop(name, None)
     if item["status"] in OPEN_ITEM_STATUS:
         item.pop("ended_at", None)
     else:
@@ -229,7 +278,8 @@ def _reduce_vote(state: State, fact: Fact, payload: State) -> str | None:
     return key
 
 
-def _identify(fact: Fact, payload: State) -> tuple[str, str]:
+def item_of(fact: Fact, payload: State) -> tuple[str, str]:
+    """Kind and id of the item that a fact is about; not for facts about the run or the log."""
     cls = events.PAYLOADS.get(fact.type)
     if cls is not None and cls.ITEM is not None:
         kind, field = cls.ITEM
@@ -243,7 +293,8 @@ def _identify(fact: Fact, payload: State) -> tuple[str, str]:
     return "other", fact.event_id
 
 
-def _item_status(type_: str, verb: str, payload: State) -> str:
+def item_status(type_: str, verb: str, payload: State) -> str:
+    """How an item stands after a fact about it. `verb`: the part of the type after its first dot."""
     if type_ in {"approval.requested", "input.requested"}:
         return "waiting"
     if type_ == "approval.resolved":
@@ -267,6 +318,7 @@ def open_approvals(state: State) -> list[State]:
 
 
 __all__ = [
-    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum",
-    "initial_state", "is_terminal", "open_approvals", "quarantine_mark", "reduce",
+    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "Poison", "Quarantine", "SequenceGap", "State",
+    "checksum", "fitting_payload", "fold", "initial_state", "is_terminal", "item_of", "item_status", "open_approvals",
+    "quarantine_mark", "reduce",
 ]  # fmt: skip

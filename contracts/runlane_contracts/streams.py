@@ -139,6 +139,14 @@ class Layout(Struct, frozen=True, kw_only=True):
     def timer_bucket(self) -> str:
         return self._name("TIMERS")
 
+    @property
+    def tenant_bucket(self) -> str:
+        return self._name("TENANTS")
+
+    @property
+    def rollup_bucket(self) -> str:
+        return self._name("ROLLUP")
+
     def streams(self) -> tuple[StreamSpec, ...]:
         """Every stream and bucket."""
         return (*self._log_streams(), *self._view_streams(), *self._single_streams(), *self._buckets())
@@ -212,6 +220,8 @@ class Layout(Struct, frozen=True, kw_only=True):
             self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
             self._bucket(self.ledger_bucket, "What became of each command.", UNSEALED_S),
             self._bucket(self.timer_bucket, "When the supervisor has to look at which run.", 0.0),
+            self._bucket(self.tenant_bucket, "What each tenant may have of what all share.", 0.0),
+            self._bucket(self.rollup_bucket, "Up to where the signals are counted, and what they came to.", 0.0),
         )
 
     def _bucket(self, name: str, description: str, max_age_s: float) -> StreamSpec:
@@ -255,11 +265,16 @@ class Layout(Struct, frozen=True, kw_only=True):
                     durable=self._command_durable(index), pin_ttl_s=1.0, stream=self.command_stream,
                     service="run_supervisor",
                     filter_subjects=tuple(self.subjects.partitions_of("cmd", index, self.supervisor_partitions)),
-                    max_ack_pending=512, pinned=True,
+                    max_ack_pending=1024, pinned=True,
                 )
                 for index in range(self.supervisor_partitions)
             ),
             *self._audit_consumers(),
+            ConsumerSpec(
+                durable="metrics-aggregator-v1", stream=self.signal_stream, service="metrics_aggregator",
+                filter_subjects=(self.subjects.all_of("signal"),), max_ack_pending=4096, ack_policy="all",
+                pinned=True,
+            ),
         )  # fmt: skip
 
     def _audit_consumers(self) -> tuple[ConsumerSpec, ...]:

@@ -22,6 +22,7 @@ from runlane_contracts.commands import (
     PauseRun,
     ProvideInput,
     ReconcileTool,
+    ReExecuteRun,
     Rejection,
     ResolveApproval,
     ResumeRun,
@@ -174,6 +175,10 @@ COMMAND_PAYLOADS: tuple[CommandPayload, ...] = (
     ReconcileTool(tool_call_id="c1", outcome="executed", note="on the statement", result={"receipt": "r-7"}),
     ProvideInput(input_id="i1", value={"color": "red"}),
     SendMessage(content="hurry"),
+    ReExecuteRun(
+        parent_run_id="run_0", from_="checkpoint", allow_unsafe=True, session_id="ses_1", pool="fast",
+        dispatch="external", deadline_at=at(900), limits=events.Limits(cancel_grace_s=5.0, max_attempts=2),
+    ),
 )  # fmt: skip
 
 
@@ -315,6 +320,23 @@ def corpus() -> dict[str, Story]:
         "a_short_run": a_short_run(),
         "every_type": Story(session_id="ses_1").then(*PAYLOADS, turn_id="t1", task_id="k1", parent_id="m0"),
         "lost_while_waiting": lost_waiting,
+        "a_revised_question": Story().then(
+            *begun,
+            ask_two(1),
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u1", version=1, action_digest="d"),
+            events.ApprovalResolved(
+                approval_id="a1",
+                decision="revoked",
+                decided_by="system",
+                version=1,
+                reason="the question was revised",
+                action_digest="d",
+            ),
+            ask_two(2),
+            events.ApprovalResolved(
+                approval_id="a1", decision="approved", decided_by="u2", version=2, approved_by=("u1", "u2")
+            ),
+        ),
         "cancelled": Story().then(
             *begun,
             events.ToolRequested(tool_call_id="c1", name="pay", arguments={}),
@@ -415,6 +437,17 @@ def corpus() -> dict[str, Story]:
         .raw("tool.requested", b'{"tool_call_id":"c1","kind":"x","id":"y","first_sequence":0,"started_at":"never"}')
         .raw("tool.completed", b'{"tool_call_id":"c1","status":"running","ended_at":"never","turn_id":"mine"}')
         .raw("constructor.called", b'{"__proto__":{"a":1},"constructor":1,"toString":2,"hasOwnProperty":3}'),
+        "traces": Story()
+        .raw("run.created", b'{"agent":"a","trace_id":"mine"}')
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'00' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"7f-{'12' * 16}-{'cd' * 8}-00-more_of-it")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'ab' * 16}-{'00' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'AB' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'34' * 16}-{'cd' * 8}-00")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"ff-{'ab' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'56' * 16}-{'cd' * 8}-01")
+        .raw("run.started", b"{}", traceparent=f"00-{'78' * 16}-{'cd' * 8}-01"),
         "numbers": Story().raw(
             "run.created",
             b'{"agent":"a","input":[0,-0,-0.0,1.0,1e2,1E+2,0.1,1e21,1e20,123456789012345680000,1e-6,1e-7,5e-324,'

@@ -9,6 +9,7 @@ VERBS = (
     Verb("demo", "runlane.cli.demo:demo", "Run", "Start a demo agent that asks for your approval."),
     Verb("bridge", "runlane.cli.bridge:bridge", "Run", "Run another agent program and record it."),
     Verb("start", "runlane.cli.start:start", "Run", "Start a run."),
+    Verb("re-execute", "runlane.cli.re_execute:re_execute", "Run", "Execute a run that is over again, as a new run."),
     Verb("env", "runlane.cli.env:env", "Run", "Print where it serves and with which tokens, for a shell."),
     Verb("runs", "runlane.cli.runs:runs", "Look", "List runs, newest first."),
     Verb("watch", "runlane.cli.watch:watch", "Look", "Follow a run as it happens."),
@@ -21,7 +22,11 @@ VERBS = (
     Verb("pause", "runlane.cli.steer:pause", "Decide", "Stop a run at its next safe point, to go on later."),
     Verb("resume", "runlane.cli.steer:resume", "Decide", "Let a paused run go on."),
     Verb("cancel", "runlane.cli.steer:cancel", "Decide", "End a run."),
+    Verb("keys", "runlane.cli.keys:keys", "Operate", "Show, make and revoke API keys."),
     Verb("audit", "runlane.cli.audit:audit", "Operate", "Check and export the record of who did what."),
+    Verb(
+        "tenants", "runlane.cli.tenants:tenants", "Operate", "Show and set what each tenant may have of what all share."
+    ),
     Verb("provision", "runlane.cli.provision:provision", "Operate", "Make the broker's streams match the layout."),
     Verb("rebuild", "runlane.cli.rebuild:rebuild", "Operate", "Fold the read store again from the view."),
     Verb("doctor", "runlane.cli.doctor:doctor", "Operate", "Look for what is wrong, and say what to do."),

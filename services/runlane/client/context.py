@@ -11,7 +11,7 @@ import msgspec
 from runlane.client.effects import Calls, Effect, Reconcile
 from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled, ToolCallFailed
 from runlane.client.items import MessageInProgress, ReasoningInProgress, ToolInProgress
-from runlane.client.journal import CHECKPOINT_TYPE, Journal, Step, is_a_step
+from runlane.client.journal import Journal, Step, is_a_step
 from runlane.client.run_tail import RunTail, SentMessage
 from runlane.client.state import RunState
 from runlane.client.transports.ports import Claim, Written
@@ -19,6 +19,7 @@ from runlane.client.writer import FactLike, RunWriter, draft_of
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events
 from runlane_contracts.canonical import action_digest as digest_of, sha256_of
+from runlane_contracts.checkpoint import CHECKPOINT_TYPE
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import derived_id
 from runlane_contracts.events import WaitingFor
@@ -156,19 +157,20 @@ class RunContext:
         approval_id, known = step.id, step.item
         if known is not None:
             self._journal.require_same_question(approval_id, digest, shown)
+        version = 1 if known is None else int(known["version"])
         if known is None:
             question = events.ApprovalRequested(
                 approval_id=approval_id, tool_call_id=tool_call_id, description=description, risk=risk, data=data,
-                editable=editable, version=1, action_digest=digest, expires_at=self._moment(expires_in_s),
+                editable=editable, version=version, action_digest=digest, expires_at=self._moment(expires_in_s),
                 quorum=quorum, not_by=tuple(not_by), reason_again=reason_again,
             )  # fmt: skip
             await self._ask(question, WaitingFor(kind="approval", id=approval_id))
-        elif approval_id not in self._tail.resolutions:
+        elif (approval_id, version) not in self._tail.resolutions:
             await self._wait_for_known(WaitingFor(kind="approval", id=approval_id))
-        if approval_id not in self._tail.resolutions:
-            await self.until(lambda: approval_id in self._tail.resolutions)
+        if (approval_id, version) not in self._tail.resolutions:
+            await self.until(lambda: (approval_id, version) in self._tail.resolutions)
         await self._settled("approval", step)
-        return self._tail.resolutions[approval_id]
+        return self._tail.resolutions[approval_id, version]
 
     async def ask(
         self,
@@ -336,7 +338,7 @@ class RunContext:
 
     @property
     def checkpointed(self) -> Any:
-        """The last checkpoint of an earlier attempt, or None.
+        """The last checkpoint of an earlier attempt, or the one that the run was begun with; else None.
 
         Reading it says that the agent goes on from there: the steps before it are not asked for any more.
         """

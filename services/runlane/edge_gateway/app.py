@@ -1,13 +1,16 @@
 """Composition root of the edge gateway: the only place that builds concrete things.
 
 watch ──▶ Watches ──▶ Hubs ──▶ view on JetStream
+ws ─────▶ SocketEndpoint ─┘ (and the command gateway, for commands)
 reads ──▶ Reads ───▶ RunStates ──▶ read store, then the tail of the view
 the rest ──▶ command gateway: forwarded, or in the same process (`joined`)
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
@@ -18,16 +21,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from runlane.edge_gateway import openapi
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
+from runlane.edge_gateway.crowd import Crowd
+from runlane.edge_gateway.event_reads import EventReads
 from runlane.edge_gateway.forward import Forwarder
 from runlane.edge_gateway.hub import Hubs
 from runlane.edge_gateway.meters import Meters, report
+from runlane.edge_gateway.planning import Planner
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
+from runlane.edge_gateway.websocket.endpoint import PATH as SOCKET_PATH, SocketEndpoint, upgrade_needed
+from runlane.edge_gateway.websocket.methods import Services
+from runlane.edge_gateway.websocket.sessions import Sessions
+from runlane.edge_gateway.websocket.watching import RunWatches
+from runlane.hosting.access import authorizer_of
+from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import (
@@ -35,16 +47,17 @@ from runlane.hosting.http import (
     Problems,
     allowed_methods,
     application,
-    bearer_token,
     json_response,
     method_not_allowed,
 )
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
+from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.read_store import ReadStore
+from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 NAME = "edge_gateway"
@@ -57,6 +70,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
     layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
+        authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
@@ -65,8 +79,10 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         states = RunStates(view, store)
         hubs = await enter(_hubs(settings, view, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
-        watches = _watches(settings, hubs, meters)
-        await enter(watches.ticking())
+        crowd = _crowd(settings, authorizer, meters)
+        await enter(crowd.ticking(hubs))
+        sockets = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
+        await enter(sockets.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
@@ -74,17 +90,33 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
             return Health(ready=connection.is_connected, detail=detail)
 
+        async def drain() -> None:
+            await asyncio.gather(crowd.shut_down(), sockets.shut_down())
+
         yield Running(
             name=NAME,
             health=health,
             asgi=EdgeApp(
-                *_doors(settings, view, hubs, states, store, watches),
+                *_doors(
+                    _Parts(
+                        settings=settings,
+                        authorizer=authorizer,
+                        view=view,
+                        hubs=hubs,
+                        states=states,
+                        store=store,
+                        crowd=crowd,
+                        watches=_watches(settings, hubs, crowd, meters),
+                        on_refusal=refusals.of_http,
+                    )
+                ),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
+                sockets=_sockets(settings, sockets, authorizer, view, hubs, crowd, meters, refusals.of_http),
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
-            drain=watches.shut_down,
+            drain=drain,
         )
 
 
@@ -100,15 +132,42 @@ def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, me
     )  # fmt: skip
 
 
-def _watches(settings: EdgeGatewaySettings, hubs: Hubs, meters: Meters) -> Watches:
-    return Watches(
-        hubs,
-        keys=settings.access.signing_keys(),
-        limits=settings.watch_limits,
+def _crowd(settings: EdgeGatewaySettings, authorizer: Authorizer, meters: Meters) -> Crowd:
+    return Crowd(
+        settings.crowd_limits,
+        lost=lambda principal: lost(authorizer, principal, Right.VIEW),
         meters=meters,
         jitter=random.random,
-        max_watchers=settings.max_watchers,
     )
+
+
+def _watches(settings: EdgeGatewaySettings, hubs: Hubs, crowd: Crowd, meters: Meters) -> Watches:
+    planner = Planner(hubs, settings.access.signing_keys(), meters)
+    return Watches(hubs, crowd, planner, limits=settings.watch_limits, meters=meters, jitter=random.random)
+
+
+def _sockets(
+    settings: EdgeGatewaySettings,
+    sessions: Sessions,
+    authorizer: Authorizer,
+    view: BrokerView,
+    hubs: Hubs,
+    crowd: Crowd,
+    meters: Meters,
+    on_refusal: OnRefusal,
+) -> SocketEndpoint:
+    keys = settings.access.signing_keys()
+    watches = RunWatches(
+        hubs,
+        presence=Presence(view, hubs, wait_s=settings.visible_wait_s),
+        planner=Planner(hubs, keys, meters),
+        crowd=crowd,
+        keys=keys,
+        limits=settings.watch_limits,
+        meters=meters,
+    )
+    services = Services(authorizer=authorizer, watches=watches, meters=meters, on_refusal=on_refusal)
+    return SocketEndpoint(sessions, services, origins=settings.origins, on_refusal=on_refusal)
 
 
 def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
@@ -119,26 +178,55 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
     )
 
 
-def _doors(
-    settings: EdgeGatewaySettings, view: BrokerView, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
-) -> tuple[ASGIApp, list[Route]]:
-    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
-    presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    settings: EdgeGatewaySettings
+    authorizer: Authorizer
+    view: BrokerView
+    hubs: Hubs
+    states: RunStates
+    store: ReadStore
+    crowd: Crowd
+    watches: Watches
+    on_refusal: OnRefusal
+
+
+def _doors(parts: _Parts) -> tuple[ASGIApp, list[Route]]:
+    settings, authorizer, view = parts.settings, parts.authorizer, parts.view
+    keys = settings.access.signing_keys()
+    presence = Presence(view, parts.hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,
         presence=presence,
         view=view,
-        states=states,
-        lists=store,
-        keys=settings.access.signing_keys(),
+        states=parts.states,
+        lists=parts.store,
+        lists_wait_s=settings.lists_wait_s,
+        keys=keys,
     )
-    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *ConsoleFiles().routes()]
+    pages = EventReads(
+        authorizer=authorizer,
+        presence=presence,
+        view=view,
+        crowd=parts.crowd,
+        keys=keys,
+        max_wait_s=settings.max_poll_s,
+        on_refusal=parts.on_refusal,
+    )
+    rows = TimelineReads(authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=keys)
+    routes = [
+        *reads.routes(), *pages.routes(), *rows.routes(), *ConsoleFiles().routes(), Route(SOCKET_PATH, upgrade_needed)
+    ]  # fmt: skip
+    return WatchEndpoint(authorizer, presence, parts.watches, parts.on_refusal), routes
 
 
 class WatchEndpoint:
     """`GET /v1/runs/{run_id}/watch` as plain ASGI: an open watch holds no request, no response, no middleware."""
 
-    def __init__(self, authorizer: Authorizer, presence: Presence, watches: Watches) -> None:
+    def __init__(
+        self, authorizer: Authorizer, presence: Presence, watches: Watches, on_refusal: OnRefusal | None = None
+    ) -> None:
+        self._on_refusal = on_refusal
         self._authorizer = authorizer
         self._presence = presence
         self._watches = watches
@@ -147,21 +235,18 @@ class WatchEndpoint:
         """One watch, or what is wrong with it."""
         connection = HTTPConnection(scope)
         principal = await require(connection, self._authorizer, Right.VIEW)
-        bearer = bearer_token(connection) or ""
         request = watch_request(scope["query_string"], scope["headers"])
         run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
         del connection
 
-        async def still_allowed() -> bool:
-            return await _is_still(self._authorizer, bearer, principal)
-
         async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
-            await self._watches.serve(hub, request, scope, receive, send, still_allowed=still_allowed)
+            await self._watches.serve(
+                hub, request, principal, scope, receive, send, on_refusal=lambda code: self._refused(scope, code)
+            )
 
-
-async def _is_still(authorizer: Authorizer, bearer: str, principal: Principal) -> bool:
-    now = await authorizer.authenticate(bearer)
-    return now is not None and now.tenant_id == principal.tenant_id and now.may(Right.VIEW)
+    def _refused(self, scope: Scope, code: Code) -> None:
+        if self._on_refusal is not None:
+            self._on_refusal(scope, code)
 
 
 class EdgeApp:
@@ -175,8 +260,10 @@ class EdgeApp:
         elsewhere: ASGIApp | None,
         desk: HealthDesk,
         on_refusal: OnRefusal | None = None,
+        sockets: SocketEndpoint | None = None,
     ) -> None:
         self._watch = watch
+        self._sockets = sockets
         self._on_refusal = on_refusal
         self._routes = list(routes)
         self._api_routes = [route for route in routes if isinstance(route, Route) and route.path.startswith(_API)]
@@ -187,12 +274,15 @@ class EdgeApp:
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":
         """The same, with the command gateway's application and the health of all in the same process."""
         return EdgeApp(
-            self._watch, self._routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal
+            self._watch, self._routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal,
+            sockets=self._sockets,
         )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http":
+        if scope["type"] == "websocket" and self._sockets is not None:
+            await self._sockets.serve(scope, receive, send, commands=self._elsewhere)
+        elif scope["type"] != "http":
             await self._own(scope, receive, send)
         elif _is_watch(scope["path"]):
             if scope["method"] == "GET":

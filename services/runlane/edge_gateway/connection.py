@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
+from runlane.edge_gateway.frames import Chunk
+from runlane.edge_gateway.lanes import LaneBytes
 from runlane.hosting.http_protocol import EXTENSION, TransportProtocol
 
 Scope = MutableMapping[str, Any]
@@ -24,23 +26,6 @@ class ConnectionLost(Exception):
 
 class Stalled(Exception):
     """The client does not read."""
-
-
-class Chunk:
-    """Bytes for many connections, framed for HTTP/1.1 once."""
-
-    __slots__ = ("_framed", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._framed: bytes | None = None
-
-    @property
-    def framed(self) -> bytes:
-        """As one HTTP chunk."""
-        if self._framed is None:
-            self._framed = b"%x\r\n%b\r\n" % (len(self.data), self.data)
-        return self._framed
 
 
 class Connection(Protocol):
@@ -84,12 +69,14 @@ class Connection(Protocol):
 
 
 async def open_connection(
-    scope: Scope, receive: Receive, send: Send, headers: Headers, *, wake: Callable[[], None], stall_s: float
-) -> "Connection":
+    scope: Scope, receive: Receive, send: Send, headers: Headers, *,
+    wake: Callable[[], None], stall_s: float, lanes: LaneBytes,
+) -> "Connection":  # fmt: skip
     """Begin a streamed response. `wake` is called when there is room again, or the client is gone."""
     protocol = (scope.get("extensions") or {}).get(EXTENSION)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     if isinstance(protocol, TransportProtocol) and protocol.cycle.chunked_encoding:
+        protocol.bound_buffers(high=lanes.previews, low=lanes.low, kernel=lanes.kernel)
         return TransportConnection(protocol, send, wake)
     return AsgiConnection(receive, send, wake, stall_s)
 

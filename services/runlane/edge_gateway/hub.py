@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from runlane.edge_gateway.connection import Chunk
-from runlane.edge_gateway.frames import FACT_EVENT, FactFrames
+from runlane.edge_gateway.burst import Burst, BurstMaker
+from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLane
+from runlane.edge_gateway.preview_lane import PreviewLanes
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import (
@@ -34,7 +35,7 @@ from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
-from runlane_contracts.reducer import initial_state, reduce
+from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
 
@@ -82,24 +83,17 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Joined frames for everyone at the same place, and the place after them."""
-
-    chunk: Chunk
-    facts: int
-    position: Position
-
-
 class RunHub:
     """What the gateway holds of one watched run."""
 
     def __init__(self, run: RunAddress, owner: "Hubs") -> None:
         self.run = run
         self.head = Position("", 0, 0)
+        self.urgent_through = 0
+        """The sequence of the last fact that somebody waits for."""
         self.listeners: set[Listener] = set()
         self.users = 0
-        self.previews: PreviewLane | None = None
+        self.previews: PreviewLanes | None = None
         self.broken = False
         self.closed = False
         self._owner = owner
@@ -112,7 +106,7 @@ class RunHub:
         self._preview_lock = asyncio.Lock()
         self._snapshot: EncodedSnapshot | None = None
         self._snapshot_lock = asyncio.Lock()
-        self._bursts: dict[tuple[str, int, int], Burst] = {}
+        self._bursts: dict[tuple[str, int, int, int], Burst] = {}
         self._wake_due = False
         self._repair_to = 0
         self._repairing = False
@@ -150,49 +144,53 @@ class RunHub:
         """Whether everything after a sequence is at hand, without reading history."""
         return sequence >= self.head.sequence or self._ring.holds(sequence)
 
-    def burst(self, encoder: FactFrames, *, after: int, through: int | None = None) -> Burst:
-        """Frames after a sequence, some at a time. Only if `holds(after)` and there is something."""
-        key = (encoder.types.hash, after, through or 0)
+    def commits_after(self, sequence: int) -> list[ViewCommit]:
+        """What follows a sequence. Only if `holds(sequence)`."""
+        return [entry.commit for entry in self._ring.after(sequence)]
+
+    def burst(self, encoder: FactFrames, *, after: int, through: int = 0, max_facts: int = 0) -> Burst:
+        """Frames after a sequence, some at a time. Only if `holds(after)` and there is something.
+
+        `through`: whole commits up to there, 0: all. `max_facts`: no more than so many, 0: no bound.
+        """
+        key = (encoder.key, after, through, max_facts)
         known = self._bursts.get(key)
         if known is None:
             if len(self._bursts) >= MAX_BURSTS:
                 self._bursts.clear()
-            known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence)
+            known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence, max_facts)
         return known
 
-    def _make_burst(self, encoder: FactFrames, after: int, through: int) -> Burst:
-        parts: list[bytes] = []
-        size = 0
-        position = Position(self.head.epoch, self.head.stream_seq, after)
+    def _make_burst(self, encoder: FactFrames, after: int, through: int, max_facts: int) -> Burst:
+        made = BurstMaker(Position(self.head.epoch, self.head.stream_seq, after), max_facts)
         for entry in self._ring.after(after):
             if entry.commit.last_sequence > through:
                 break
-            made = self._ring.frames(entry, encoder, after=position.sequence)
-            parts.append(made)
-            size += len(made)
-            position = entry.position
-            if size >= self._owner.limits.burst_bytes:
+            made.add(entry.commit, self._ring.frames(entry, encoder, after=made.position.sequence))
+            if made.size_bytes >= self._owner.limits.burst_bytes or made.full:
                 break
         self._account()
-        frames = b"".join(parts)
-        return Burst(Chunk(frames), frames.count(FACT_EVENT), position)
+        return made.burst()
 
     async def snapshot(self) -> EncodedSnapshot:
-        """The state at the head. Raises Retryable, Hole."""
+        """The state at the head. Raises Retryable, Hole, ViewQuarantined."""
         async with self._snapshot_lock:
             known = self._snapshot
             if known is None or known.position.sequence < self.head.sequence:
                 at = self._fold_ring() or await self._owner.states.at_least(self.run, self.head.sequence)
-                known = self._snapshot = encoded_snapshot(at)
+                known = self._snapshot = encoded_snapshot(self.run, at)
             return known
 
     def _fold_ring(self) -> Folded | None:
         if self.head.sequence > SHORT_RUN_FACTS or not self._ring.holds(0):
             return None
         state = initial_state(*self.run)
-        for entry in self._ring.after(0):
-            for fact in decode_commit(entry.commit.body).facts:
-                reduce(state, fact)
+        try:
+            for entry in self._ring.after(0):
+                for fact in decode_commit(entry.commit.body).facts:
+                    fold(state, fact)
+        except Poison:
+            return None
         return StateAt(state, self.head)
 
     async def reached(self, sequence: int, *, within_s: float) -> bool:
@@ -210,14 +208,14 @@ class RunHub:
         return True
 
     @asynccontextmanager
-    async def with_previews(self) -> AsyncIterator[PreviewLane]:
-        """The preview lane, subscribed to while anyone wants it. Raises Retryable."""
+    async def with_previews(self) -> AsyncIterator[PreviewLanes]:
+        """The preview lanes, subscribed to while anyone wants it. Raises Retryable."""
         self._preview_users += 1
         try:
             async with self._preview_lock:
                 if self.previews is None:
                     self._preview_live = await self._owner.feed.previews(self.run, self._on_previews)
-                    self.previews = PreviewLane(self._owner.limits.preview_bytes)
+                    self.previews = PreviewLanes(self._owner.limits.preview_bytes)
                 lane = self.previews
             yield lane
         finally:
@@ -292,6 +290,8 @@ class RunHub:
                 self._status.apply(fact)
             if fact.preview_id is not None and self.previews is not None:
                 self.previews.retire(fact.preview_id)
+            if is_critical(fact.type):
+                self.urgent_through = fact.sequence
         self._account()
         if self._owner.ring_bytes > self._owner.limits.total_ring_bytes:
             self._ring.shrink_to(self._owner.limits.burst_bytes)
@@ -527,4 +527,4 @@ def _extra(run: RunAddress, event: LogEvent) -> dict[str, str]:
     return {"event": event, "tenant_id": run.tenant_id, "run_id": run.run_id}
 
 
-__all__ = ["Burst", "HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]
+__all__ = ["HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]

@@ -5,15 +5,16 @@ from typing import Any
 
 import msgspec
 
-from runlane_contracts.commands import COMMANDS, LedgerStatus
+from runlane_contracts.commands import COMMANDS, STARTING, LedgerStatus
 from runlane_contracts.envelope import Fact
 from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.problems import MEANINGS, Code, ProblemDocument
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+from runlane_contracts.timeline import TimelineRow
 
 Json = dict[str, Any]
-_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End)
+_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End, TimelineRow)
 
 
 @cache
@@ -64,7 +65,9 @@ _CURSOR: Json = {"type": "string", "maxLength": 255, "description": "Opaque and 
 _RUN_VIEW: Json = _object(
     "run_id", "status", "through_sequence", "cursor",
     run_id=_ID, status=_RUN_STATUS, agent=_TEXT, session_id=_ID, created_at=_TEXT, updated_at=_TEXT, ended_at=_TEXT,
+    trace_id=_TEXT,
     through_sequence=_COUNT, cursor=_CURSOR, open_approvals=_COUNT, input=_ANY, output=_ANY, error=_ANY,
+    quarantined=_object("sequence", "event_id", "type", sequence=_COUNT, event_id=_ID, type=_TEXT),
 )  # fmt: skip
 _LEDGER_ENTRY: Json = _object(
     "command_id", "status",
@@ -136,6 +139,11 @@ _RUN_ID = _path("run_id")
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1}, "How many at most.")
 _PAGE_TOKEN = _query("page_token", _TEXT, "From the page before.")
 _MIN_SEQUENCE = _query("min_sequence", _COUNT, "Answer once the view has reached it; `not_yet_visible` after 5 s.")
+_WAIT_S = _query(
+    "wait_s", {"type": "number", "minimum": 0},
+    "Answer once there is something after the cursor, or after so many seconds (at most 30) with none and the same "
+    "cursor. `ended`: the run is over, nothing will follow.",
+)  # fmt: skip
 _TYPES_FILTER = _query("types", _TEXT, "Comma separated `family.verb` or `family.*`. A cursor is bound to its filter.")
 _CURSOR_PARAM = _query("cursor", _CURSOR, "Continue after it.")
 _IDEMPOTENCY = _header("Idempotency-Key", "The client's name for this one intent.")
@@ -151,12 +159,30 @@ def _runs() -> Json:
         agent=_TEXT, input=_ANY, run_id=_ID, session_id=_ID, pool=_ID, deadline_at=_TEXT,
         dispatch={"type": "string", "enum": ["pool", "external"]}, limits={"type": "object"},
     )  # fmt: skip
-    started = _object("run_id", "command_id", run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR)
+    again = {
+        "type": "object",
+        "properties": {
+            "from": {"type": "string", "enum": ["input", "checkpoint"]}, "allow_unsafe": _FLAG, "run_id": _ID,
+            "session_id": _ID, "pool": _ID, "dispatch": {"type": "string", "enum": ["pool", "external"]},
+            "deadline_at": _TEXT, "limits": {"type": "object"},
+        },
+    }  # fmt: skip
+    started = _object(
+        "run_id", "command_id",
+        run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR, parent_run_id=_ID,
+    )  # fmt: skip
     snapshot = _object(
         "state", "through_sequence", "reducer_version", "checksum", "cursor",
         state={"type": "object"}, through_sequence=_COUNT, reducer_version=_COUNT, checksum=_TEXT, cursor=_CURSOR,
     )  # fmt: skip
-    page = _object("events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG)
+    page = _object(
+        "events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG, ended=_FLAG
+    )
+    rows = _object(
+        "run_id", "rows", "through_sequence", "cursor", "has_more",
+        run_id=_ID, rows=_list(_ref("TimelineRow")), through_sequence=_COUNT, timeline_version=_COUNT, cursor=_CURSOR,
+        has_more=_FLAG,
+    )  # fmt: skip
     append = _object(
         "lease_epoch", "events",
         lease_epoch=_COUNT, expected_sequence=_COUNT, events=_list(_ref("FactDraft"), minItems=1, maxItems=1000),
@@ -169,7 +195,7 @@ def _runs() -> Json:
                 "Runs, newest first.",
                 _query("status", _RUN_STATUS, "Only these."), _query("agent", _TEXT, "Only its."),
                 _query("session_id", _ID, "Only its."), _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT)),
+                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             ),
             "post": _write(
@@ -178,19 +204,36 @@ def _runs() -> Json:
                 codes=(Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
             ),
         },
+        "/v1/runs/{run_id}/re-execute": {
+            "post": _write(
+                "Execute a run that is over again: a new run from its input or its last checkpoint.", _RUN_ID,
+                _IDEMPOTENCY, _PREFER, body=again,
+                ok={201: _json(started, "It exists."), 202: _json(started, "Accepted; it will exist.")},
+                codes=(Code.UNSAFE_TOOLS, Code.INVALID_STATE, Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
+            )
+        },
         "/v1/runs/{run_id}": {"get": _get("The run's view.", _RUN_ID, _MIN_SEQUENCE, ok=_json(_ref("RunView")))},
         "/v1/runs/{run_id}/watch": {"get": _watch(cursor_codes)},
+        "/v1/ws": {"get": _websocket()},
         "/v1/runs/{run_id}/snapshot": {
             "get": _get(
                 "The state, as the facts up to a sequence fold to.", _RUN_ID, _MIN_SEQUENCE,
                 _query("at_sequence", _COUNT, "Of this moment in the run; default: now."), ok=_json(snapshot),
-                codes=(*_READ, Code.CURSOR_EXPIRED),
+                codes=(*_READ, Code.CURSOR_EXPIRED, Code.VIEW_QUARANTINED),
+            )
+        },
+        "/v1/runs/{run_id}/timeline": {
+            "get": _get(
+                "The record as rows: calls of one tool that stand alike are one, failures stand alone.", _RUN_ID,
+                _CURSOR_PARAM, _LIMIT, _query("at_sequence", _COUNT, "As it stood then; default: now."), _MIN_SEQUENCE,
+                ok=_json(rows), codes=cursor_codes,
             )
         },
         "/v1/runs/{run_id}/events": {
             "get": _get(
-                "History in pages.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER, _MIN_SEQUENCE, ok=_json(page),
-                codes=cursor_codes,
+                "History in pages; with `wait_s` a long poll.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER,
+                _MIN_SEQUENCE, _WAIT_S,
+                ok=_json(page), codes=(*cursor_codes, Code.QUOTA_EXCEEDED),
             ),
             "post": _write(
                 "Producer: append facts, all or nothing.", _RUN_ID, body=append, ok={200: _json(appended)},
@@ -201,11 +244,19 @@ def _runs() -> Json:
             "get": _get(
                 "Approvals over all runs, the longest asked first.", _query("status", _TEXT, "Default: waiting."),
                 _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT)),
+                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             )
         },
     }  # fmt: skip
+
+
+def _websocket() -> Json:
+    answer = {
+        "description": "A WebSocket: JSON-RPC 2.0, subprotocol `runlane.v1`. Its messages: asyncapi_websocket.json."
+    }
+    refusals = (*_ACCESS, Code.INVALID_REQUEST, Code.QUOTA_EXCEEDED, Code.OVERLOADED)
+    return _operation("Watches and commands on one connection.", ok={101: answer}, codes=refusals, body=None)
 
 
 def _watch(codes: tuple[Code, ...]) -> Json:
@@ -233,7 +284,7 @@ def _watch(codes: tuple[Code, ...]) -> Json:
 
 def _commands() -> Json:
     body = _object(
-        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - {"run.start"})}, payload={"type": "object"},
+        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - STARTING)}, payload={"type": "object"},
         idempotency_key=_TEXT, meta={"type": "object"},
     )  # fmt: skip
     refusals = (Code.IDEMPOTENCY_CONFLICT, Code.VERSION_CONFLICT, Code.ALREADY_RESOLVED, Code.RUN_TERMINAL,

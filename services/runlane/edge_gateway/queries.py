@@ -1,5 +1,6 @@
 """Parameters of requests, checked. What makes no sense is refused by name before anything is read."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -13,6 +14,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.resume import From
 
 MAX_SEQUENCE = 2**53
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STARTS: frozenset[str] = frozenset(get_args(From))
 Params = dict[str, str]
 
@@ -66,6 +68,16 @@ def integer(params: Params, name: str, *, default: int, minimum: int = 0, maximu
     if not minimum <= value <= maximum:
         raise ProblemError(Code.INVALID_REQUEST, f"{name}: an integer from {minimum} to {maximum}")
     return value
+
+
+def seconds(params: Params, name: str, *, maximum: float) -> float | None:
+    """A duration, with decimals if need be; more than the maximum is the maximum. Raises ProblemError 400."""
+    text = params.get(name)
+    if not text:
+        return None
+    if _SECONDS.fullmatch(text) is None:
+        raise ProblemError(Code.INVALID_REQUEST, f"{name}: seconds from 0 to {maximum:g}")
+    return min(float(text), maximum)
 
 
 def limit_param(params: Params, *, default: int, maximum: int) -> int:

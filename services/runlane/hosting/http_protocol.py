@@ -35,6 +35,13 @@ class TransportProtocol(HttpToolsProtocol):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         super().connection_made(transport)
 
+    def bound_buffers(self, *, high: int, low: int, kernel: int) -> None:
+        """Of a connection that is streamed to: writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
+        self.transport.set_write_buffer_limits(high=high, low=low)
+        own = self.transport.get_extra_info("socket")
+        if kernel and own is not None and own.family in _INTERNET:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
+
     def on_message_begin(self) -> None:
         """Offer this connection to the application."""
         super().on_message_begin()

@@ -22,12 +22,13 @@ from runlane.read_store.rows import (
     RunRow,
     StreamPosition,
     item_rows,
+    listed,
     loaded,
     run_row,
 )
 from runlane.read_store.tables import (
+    BUILDING,
     LIVE,
-    RETIRED,
     SCHEMA_VERSION,
     generations,
     items,
@@ -42,6 +43,7 @@ from runlane_contracts.subjects import RunAddress
 
 MAX_LIMIT = 500
 _ADDRESSES_A_QUERY = 500
+_AGAIN_S = 0.05
 _LOCK = 0x72756E6C616E65  # "runlane"
 
 
@@ -86,7 +88,21 @@ class ReadStore:
         await self._engines.dispose()
 
     async def create(self) -> None:
-        """Make the tables, and an empty live generation. Tables of another schema version are dropped first."""
+        """Make the tables, and an empty live generation. Tables of another schema version are dropped first.
+
+        Two processes may do it at once. A new SQLite file is switched to writing ahead by one of them, and the other
+        is turned away meanwhile, whatever it would be ready to wait.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            try:
+                return await self._create()
+            except Retryable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _create(self) -> None:
         async with self.writing() as connection:
             await self.one_at_a_time(connection)
             await connection.run_sync(lambda sync: metadata.create_all(sync, tables=[schema_versions]))
@@ -146,7 +162,7 @@ class ReadStore:
         limit = _bounded(limit)
         async with self.reading() as connection:
             found = await connection.execute(statements.newest_runs(tenant_id, filters, limit + 1, before))
-            rows = [RunRow(**one) for one in found.mappings()]
+            rows = [listed(one) for one in found.mappings()]
         if len(rows) <= limit:
             return rows, None
         last = rows[limit - 1]
@@ -184,6 +200,13 @@ class ReadStore:
         return Progress(
             generation=generation, reducer_version=version, projection=projection, stream=stream, position=position
         )
+
+    async def folded(self, projection: str) -> dict[str, StreamPosition]:
+        """How far each stream is folded in the live generation; without those that are not begun."""
+        async with self.reading() as connection:
+            live = (await connection.execute(statements.live_generation())).one()
+            rows = await connection.execute(statements.progress_of(live.generation, projection))
+            return {row.stream: StreamPosition(row.epoch, row.stream_seq) for row in rows}
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -254,7 +277,7 @@ async def _load(
 
 async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:
     state = await connection.scalar(statements.state_of(before.generation))
-    if state in {None, RETIRED}:
+    if state not in {BUILDING, LIVE}:
         raise Conflict(f"generation {before.generation} was replaced")
     key = {"generation": before.generation, "projection": before.projection, "stream": before.stream}
     values = {"epoch": position.epoch, "stream_seq": position.stream_seq}

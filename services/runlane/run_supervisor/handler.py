@@ -6,6 +6,7 @@ command's id when they are decided again), the work for a worker, the ledger's o
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 
 import msgspec
@@ -13,17 +14,29 @@ import msgspec
 from runlane.hosting.telemetry import span_after
 from runlane.kernel.clock import Now
 from runlane.kernel.delivery import Delivery
-from runlane.kernel.errors import Permanent
+from runlane.kernel.errors import Gap, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.kernel.verdict import DONE, DeadLetter, Verdict
 from runlane.run_supervisor import machine
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.meters import Meters
+from runlane.run_supervisor.re_execution import Parent
 from runlane.run_supervisor.recovery import HandOut, recover
+from runlane_contracts import headers
 from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
-from runlane_contracts.commands import CancelRun, Command, LedgerEntry, LedgerStatus, Rejection, StartRun
-from runlane_contracts.lifecycle import Refused
+from runlane_contracts.commands import (
+    STARTING,
+    CancelRun,
+    Command,
+    LedgerEntry,
+    LedgerStatus,
+    ReExecuteRun,
+    Rejection,
+)
+from runlane_contracts.ids import is_id
+from runlane_contracts.lifecycle import Refused, RunLifecycle
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
 from runlane_contracts.telemetry import Attribute, Span
@@ -67,6 +80,34 @@ class CommandHandler:
         await self._wake(self._subjects.outcome(command.tenant_id, command.command_id), encode(settled))
         return DONE
 
+    async def buried(self, delivery: Delivery) -> None:
+        """The delivery is given up, by a fault of ours: its command must not wait for ever. Raises Retryable."""
+        tenant_id, _ = self._subjects.run_of(delivery.subject)
+        command_id = delivery.headers.get(headers.COMMIT_ID, "")
+        known = await self._ledger.find(tenant_id, command_id) if is_id(command_id) else None
+        if known is None or known.status is not LedgerStatus.ACCEPTED:
+            return
+        settled = await self._ledger.settle(await self._given_up(known))
+        self._meters.commands[settled.status.value] += 1
+        await self._wake(self._subjects.outcome(tenant_id, command_id), encode(settled))
+
+    async def _given_up(self, known: LedgerEntry) -> LedgerEntry:
+        settled_at, detail = timestamp(self._now()), "a fault of the service; it has no effect"
+        try:
+            run = await self._run_logs.of(RunAddress(known.tenant_id, known.run_id)).load()
+            applied = run.applied_commands.get(known.command_id)
+        except Retryable:
+            raise
+        except Exception as exc:  # noqa: BLE001  very likely the fault that it was given up for
+            log.error("command %s was given up, and its run cannot be read: %s", known.command_id, trace_of(exc))  # noqa: TRY400
+            applied, detail = None, "a fault of the service; look at the run for whether it had an effect"
+        if applied is not None:  # what it did is in the log; what was to follow is not done
+            return msgspec.structs.replace(
+                known, status=LedgerStatus.APPLIED, settled_at=settled_at, applied_sequence=applied
+            )
+        rejection = Rejection(code=Code.INTERNAL.value, detail=detail)
+        return msgspec.structs.replace(known, status=LedgerStatus.REJECTED, settled_at=settled_at, rejection=rejection)
+
     async def settle(self, command: Command) -> LedgerEntry:
         """The command's outcome; durable, with everything it leads to, when this returns. Raises Retryable."""
         known = await self._ledger.find(command.tenant_id, command.command_id)
@@ -98,11 +139,14 @@ class CommandHandler:
             )
 
     async def _applied(self, command: Command, run_log: RunLog) -> LedgerEntry:
+        parent = await self._parent_of(command)
         written = await run_log.transact(
-            lambda run: machine.decide(run, command, now=self._now()), lease_epoch=0, actor=command.issued_by
+            lambda run: machine.decide(run, command, now=self._now(), parent=parent),
+            lease_epoch=0,
+            actor=command.issued_by,
         )
         run = run_log.lifecycle
-        if command.type == StartRun.TYPE and run.attempt == 0:
+        if command.type in STARTING and run.attempt == 0:
             order = recover(run)
             if isinstance(order, HandOut):
                 await self._dispatcher.hand_out(run, order)
@@ -112,6 +156,13 @@ class CommandHandler:
             applied_sequence=run.applied_commands.get(command.command_id, written.lifecycle_sequence),
             log_stream_seq=written.position.stream_seq,
         )
+
+    async def _parent_of(self, command: Command) -> Parent | None:
+        if command.type != ReExecuteRun.TYPE:
+            return None
+        payload = machine.payload_of(command)
+        assert isinstance(payload, ReExecuteRun)  # noqa: S101 - its type says so
+        return await _read_parent(self._run_logs, RunAddress(command.tenant_id, payload.parent_run_id))
 
     def _is_too_old(self, command: Command) -> bool:
         try:
@@ -142,6 +193,18 @@ class CommandHandler:
             log_stream_seq=log_stream_seq,
             rejection=rejection,
         )
+
+
+async def _read_parent(run_logs: RunLogs, address: RunAddress) -> Parent:
+    """The whole record of a run that is to be executed again, as far as that needs it."""
+    parent = Parent(run=RunLifecycle(tenant_id=address.tenant_id, run_id=address.run_id))
+    try:
+        async with aclosing(run_logs.read(address)) as commits:
+            async for stored in commits:
+                parent.take(stored.commit.facts)
+    except Gap:
+        parent.gone = True
+    return parent
 
 
 def _attributes(command: Command) -> dict[str, str | int]:

@@ -323,7 +323,7 @@ async def test_a_gateway_that_stops_says_so_with_a_cursor_and_when_to_come_back(
     async with edge(stored(story)) as gateway:
         watching = gateway.watch(RUN, from_="start")
         await watching.until("synced")
-        await gateway.watches.shut_down()
+        await gateway.crowd.shut_down()
         await watching.over()
         end = watching.frames[-1]
         assert end.data["reason"] == "shutdown"

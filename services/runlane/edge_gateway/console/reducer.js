@@ -169,11 +169,21 @@ const RUN_STATUS = new Map([
   ["run.failed", "failed"], ["run.cancelled", "cancelled"],
 ]);
 
+const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-[A-Za-z0-9_-]{0,64})?$/;
+const NOTHING = /^0+$/;
+
+function trace(run, fact) {
+  const [, traceId, spanId] = (typeof fact.traceparent === "string" && TRACEPARENT.exec(fact.traceparent)) || [];
+  if (traceId === undefined || NOTHING.test(traceId) || NOTHING.test(spanId)) delete run.trace_id;
+  else run.trace_id = traceId;
+}
+
 function reduceRun(run, fact, payload) {
   if (TERMINAL_STATUS.has(run.status)) return;
   switch (fact.type) {
     case "run.created":
       Object.assign(run, payload, { tenant_id: run.tenant_id, run_id: run.run_id, created_at: moment(fact) });
+      trace(run, fact);
       break;
     case "run.leased":
       keep(run, payload, "lease_epoch", "worker_id", "attempt");
@@ -228,6 +238,9 @@ function keep(target, payload, ...names) {
 
 // --- items --------------------------------------------------------------------------------------------------
 
+// What was said about a question in the version before says nothing about the one that is asked now.
+const OF_ANOTHER_VERSION = ["votes", "approved_by", "decision", "decided_by", "reason"];
+
 function reduceItem(state, fact, verb, payload) {
   const [kind, id] = identify(fact, payload);
   const key = `${kind}:${id}`;
@@ -246,7 +259,7 @@ function reduceItem(state, fact, verb, payload) {
   if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
   if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
   if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
-  if (fact.type === "approval.requested") delete item.votes; // who approved another version did not approve this one
+  if (fact.type === "approval.requested") for (const name of OF_ANOTHER_VERSION) delete item[name];
   if (OPEN_ITEM_STATUS.has(item.status)) delete item.ended_at;
   else item.ended_at = at;
   if (!KNOWN_TYPES.has(fact.type)) item.type = fact.type;

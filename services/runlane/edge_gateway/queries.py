@@ -1,5 +1,6 @@
 """Parameters of requests, checked. What makes no sense is refused by name before anything is read."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -13,6 +14,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.resume import From
 
 MAX_SEQUENCE = 2**53
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STARTS: frozenset[str] = frozenset(get_args(From))
 Params = dict[str, str]
 
@@ -79,6 +81,16 @@ def last_param(params: Params, *, unless: Iterable[str]) -> int:
         if last and params.get(name):
             raise ProblemError(Code.INVALID_REQUEST, f"last, {name}: one of the two")
     return last
+
+
+def seconds(params: Params, name: str, *, maximum: float) -> float | None:
+    """A duration, with decimals if need be; more than the maximum is the maximum. Raises ProblemError 400."""
+    text = params.get(name)
+    if not text:
+        return None
+    if _SECONDS.fullmatch(text) is None:
+        raise ProblemError(Code.INVALID_REQUEST, f"{name}: seconds from 0 to {maximum:g}")
+    return min(float(text), maximum)
 
 
 def limit_param(params: Params, *, default: int, maximum: int) -> int:

@@ -81,8 +81,9 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
-        sockets = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
-        await enter(sockets.ticking())
+        sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
+        sockets = _sockets(settings, sessions, authorizer, view, hubs, crowd, meters, refusals.of_http)
+        await enter(sessions.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
@@ -113,7 +114,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
-                sockets=_sockets(settings, sockets, authorizer, view, hubs, crowd, meters, refusals.of_http),
+                sockets=sockets,
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
             drain=drain,

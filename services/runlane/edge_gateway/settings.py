@@ -180,6 +180,7 @@ class EdgeGatewaySettings(BaseSettings):
     def socket_limits(self) -> SocketLimits:
         """Bounds of each WebSocket and of all."""
         return SocketLimits(
+            lanes=self.watch_limits.lanes,
             max_connections=self.max_sockets,
             max_connections_per_tenant=self.max_tenant_sockets,
             max_message_bytes=self.socket_message_bytes,

@@ -1,6 +1,7 @@
 """HTTP requests: counted and timed by route, and a server span each where there is a collector.
 
-A stream is measured until it begins: how long a reader stays says nothing of the service.
+A stream is measured until it begins: how long a reader stays says nothing of the service. Only a request that asks that
+something happen begins a trace; the others, which workers send all the time, join one if they bring it.
 """
 
 import time
@@ -16,9 +17,11 @@ from runlane.hosting.spans import continuing
 from runlane.hosting.telemetry import is_tracing, meter, observe, tracer
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
+from runlane_contracts.tracing import parse_traceparent
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+_ASKS = ("/v1/runs", "/commands", "/re-execute")
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
@@ -41,7 +44,7 @@ class HttpMeter:
         """One request."""
         if scope["type"] != "http" or scope["path"] in _QUIET:
             await self._app(scope, receive, send)
-        elif self._is_traced:
+        elif self._is_traced and (_begins_a_trace(scope) or parse_traceparent(_traceparent(scope))):
             await self._traced(scope, receive, send)
         else:
             with continuing(_traceparent(scope)):
@@ -86,7 +89,8 @@ class HttpMeter:
             with use_span(span, record_exception=False):
                 await self._app(scope, receive, sending)
         finally:
-            span.end()  # nothing, where a response was begun
+            if span.is_recording():  # no response was begun
+                span.end()
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         method, route = _method(scope), self._route(scope)
@@ -122,6 +126,10 @@ def _traceparent(scope: Scope) -> str | None:
             text: str = value.decode("latin-1")
             return text
     return None
+
+
+def _begins_a_trace(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"].endswith(_ASKS)
 
 
 def _run_of(scope: Scope) -> dict[str, str]:

@@ -77,13 +77,13 @@ def continuing(traceparent: str | None) -> Iterator[None]:
         contexts.detach(token)
 
 
-def measured(handle: HandleBatch, spec: ConsumerSpec, subjects: Subjects) -> HandleBatch:
+def measured(handle: HandleBatch, spec: ConsumerSpec, subjects: Subjects, *, in_traces: bool = True) -> HandleBatch:
     """A handler of batches, timed: how old the oldest message of each batch is when it is done.
 
-    With a collector it leaves a span for each message whose trace is recorded. They last as long as their batch, since
-    that is how long each of them took.
+    With a collector, and `in_traces`, it leaves a span for each message whose trace is recorded. They last as long as
+    their batch, since that is how long each of them took.
     """
-    is_traced = is_tracing()
+    is_traced = in_traces and is_tracing()
     labels = {Attribute.SERVICE.value: spec.service, Attribute.DURABLE.value: spec.durable}
     durations = meter().create_histogram(
         Metric.DELIVERY_DURATION.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)

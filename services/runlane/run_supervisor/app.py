@@ -137,7 +137,9 @@ class _Supervisor:
 
     def _log_consumers(self, layout: Layout, follower: LogFollower) -> list[BatchConsumer]:
         return [
-            BatchConsumer(self._connection, spec, layout, measured(follower.handle, spec, layout.subjects))
+            BatchConsumer(
+                self._connection, spec, layout, measured(follower.handle, spec, layout.subjects, in_traces=False)
+            )
             for spec in layout.consumers()
             if spec.service == NAME and spec.stream != layout.command_stream
         ]

@@ -233,6 +233,9 @@ function keep(target, payload, ...names) {
 
 // --- items --------------------------------------------------------------------------------------------------
 
+// What was said about a question in the version before says nothing about the one that is asked now.
+const OF_ANOTHER_VERSION = ["votes", "approved_by", "decision", "decided_by", "reason"];
+
 function reduceItem(state, fact, verb, payload) {
   const [kind, id] = identify(fact, payload);
   const key = `${kind}:${id}`;
@@ -251,7 +254,7 @@ function reduceItem(state, fact, verb, payload) {
   if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
   if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
   if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
-  if (fact.type === "approval.requested") delete item.votes; // who approved another version did not approve this one
+  if (fact.type === "approval.requested") for (const name of OF_ANOTHER_VERSION) delete item[name];
   if (OPEN_ITEM_STATUS.has(item.status)) delete item.ended_at;
   else item.ended_at = at;
   if (!KNOWN_TYPES.has(fact.type)) item.type = fact.type;

@@ -129,7 +129,7 @@ def _traceparent(scope: Scope) -> str | None:
 
 
 def _begins_a_trace(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"].endswith(_ASKS)
+    return bool(scope["method"] == "POST" and scope["path"].endswith(_ASKS))
 
 
 def _run_of(scope: Scope) -> dict[str, str]:

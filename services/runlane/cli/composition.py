@@ -104,7 +104,9 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir, s
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
     count = MetricsAggregatorSettings(common=common)
-    seal = AuditSinkSettings(common=common, signing_key=SecretStr(secrets.audit_signing_key))
+    seal = AuditSinkSettings(
+        common=common, signing_key=SecretStr(secrets.audit_signing_key), broker_logs=(state.broker_log,)
+    )
     return [
         lambda connections: redaction_filter.serve(mask, connections),
         lambda connections: projector.serve(fold, connections),

@@ -42,9 +42,7 @@ async def loaded(store: ReadStore, run: RunAddress = RUN) -> Loaded:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_the_position_of_a_state_is_a_place_in_the_record_and_counts_nothing(
-    store: ReadStore, seed: int
-) -> None:
+async def test_the_position_of_a_state_is_a_place_in_the_record_and_counts_nothing(store: ReadStore, seed: int) -> None:
     """Repeats, messages without facts and other runs in between move no position but by where they lie.
 
     To see it fail: let `apply` set the position from what it was plus one.

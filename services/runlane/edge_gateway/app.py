@@ -208,6 +208,7 @@ def _doors(parts: _Parts) -> tuple[ASGIApp, list[Route]]:
         authorizer=authorizer,
         presence=presence,
         view=view,
+        states=parts.states,
         crowd=parts.crowd,
         keys=keys,
         max_wait_s=settings.max_poll_s,

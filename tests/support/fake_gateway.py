@@ -244,8 +244,9 @@ class FakeGateway:
         run = self.runs[request.path_params["run_id"]]
         after = sequence_of(request.query_params.get("cursor")) or 0
         limit = int(request.query_params.get("limit", "100"))
-        family = request.query_params.get("types", "").removesuffix("*")  # the console asks for whole families only
-        rest = [fact for fact in run.facts[after:] if fact.type.startswith(family)]
+        wanted = request.query_params.get("types", "*").split(",")  # the console asks for whole families only
+        families = tuple(one.removesuffix("*") for one in wanted)
+        rest = [fact for fact in run.facts[after:] if fact.type.startswith(families)]
         page = rest[:limit]
         last = page[-1].sequence if page else after
         body = {"events": page, "cursor": cursor(last), "has_more": len(rest) > limit}

@@ -77,7 +77,9 @@ async def test_on_a_narrow_screen_list_and_run_take_turns(console: Console) -> N
 
 # --- what axe finds, and what it looks like ---------------------------------------------------------------
 
-RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}}
+RULES = {
+    "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+}
 
 
 async def breaches(page: Page) -> list[Any]:
@@ -141,7 +143,9 @@ async def test_what_is_on_screen_can_be_read_and_reached_by_everybody(
         run.preview("p1", ("tool", "c4"), 1, "building index\n")
         run.preview("p2", ("message", "m9"), 1, "While I wait ")
         run.preview("p2", ("message", "m9"), 4, "I draft")
-        await expect(console.item("message:m9") if "narrow" not in name else console.card("approval:a1")).to_be_visible()
+        await expect(
+            console.item("message:m9") if "narrow" not in name else console.card("approval:a1")
+        ).to_be_visible()
         await console.picture(f"run-{name}")
         assert await breaches(page) == []
         if "narrow" in name:

@@ -80,8 +80,8 @@ class Open:
 
 @dataclass(frozen=True)
 class Operators:
-    """Counts for who operates it, by tenant and agent; it names no run. Elsewhere than in `runlane up` it is the metrics
-    aggregator that serves them, on its health port, where no tenant comes."""
+    """Counts for who operates it, by tenant and agent; it names no run. Outside of `runlane up` the metrics aggregator
+    serves them, on its health port, where no tenant comes."""
 
 
 @dataclass(frozen=True)

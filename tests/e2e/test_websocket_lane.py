@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from websockets.exceptions import InvalidStatus
 
+from runlane.client import HttpTransport, RunReader, RunState, WebSocketTransport
 from support.eventually import eventually
 from support.product import Product, Wire, fact, product
 from support.websocket import Note, RpcError, WsClient, ws_client, ws_connect
@@ -327,6 +328,29 @@ async def test_two_watch_and_one_decides_and_the_second_decision_learns_the_firs
 async def _has(client: WsClient, type_: str) -> bool:
     await client.quiet(0.05)
     return any(one["type"] == type_ for one in facts_of(client.notes))
+
+
+# --- the SDK and the terminal -------------------------------------------------------------------------------------
+
+
+async def test_the_sdk_and_the_terminal_show_over_websocket_what_they_show_over_sse(up: Product, done: str) -> None:
+    token = up.tokens["demo"]
+    async with HttpTransport(up.url, token) as http:
+        states, items = [], []
+        for transport in (http, WebSocketTransport(up.url, token)):
+            state, seen = RunState(done), []
+            async for item in RunReader(transport, done, from_="start"):
+                state.apply(item)
+                seen.append(item)
+            states.append(state.checksum())
+            items.append(seen)
+        assert items[0] == items[1]
+        assert states[0] == states[1] == (await http.get_json(f"/v1/runs/{done}/snapshot"))["checksum"]
+    shown = [await up.cli("watch", done, "--from", "start", "--json", "--over", over) for over in ("sse", "websocket")]
+    assert shown[0] == shown[1]
+    assert len(shown[0][1].splitlines()) == LAST + 3
+    code, _, said = await up.cli("watch", "run_nowhere", "--over", "websocket", check=False)
+    assert (code, "run_not_found" in said) == (1, True)
 
 
 # --- the end ------------------------------------------------------------------------------------------------------

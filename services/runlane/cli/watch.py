@@ -17,6 +17,7 @@ from runlane.client.reader import Connection, RunReader
 from runlane.client.state import RunState
 from runlane.client.transports.http import HttpTransport
 from runlane.client.transports.ports import Item
+from runlane.client.transports.ws import WebSocketTransport
 from runlane_contracts.envelope import Fact
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.reducer import SequenceGap
@@ -32,8 +33,12 @@ _LEFT = "left; the run goes on. Come back with: runlane watch {}"
     "--from", "from_", type=click.Choice(["start", "snapshot", "now"]), help="Where to begin without a cursor."
 )
 @click.option("--previews/--no-previews", default=True, show_default=True, help="Show text while it is written.")
+@click.option(
+    "--over", type=click.Choice(["sse", "websocket"]), default="sse", show_default=True,
+    help="Behind a proxy that lets only one of them through.",
+)  # fmt: skip
 @linked
-async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: bool) -> int:  # noqa: FBT001
+async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: bool, over: str) -> int:  # noqa: FBT001
     """Follow RUN until it is over; `latest` is the newest. Leaving, with q or Ctrl-C, changes nothing for the run.
 
     On a terminal, keys answer what the run asks: a approves, x rejects, and y confirms either.
@@ -41,8 +46,9 @@ async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: 
     async with link.http() as transport:
         run_id = await resolve_run(transport, run)
         view = _view_for(link, run_id, transport)
+        source = WebSocketTransport(*link.address()) if over == "websocket" else transport
         reader = RunReader(
-            transport, run_id, cursor=cursor, from_=from_, previews=previews, on_connection=view.on_connection
+            source, run_id, cursor=cursor, from_=from_, previews=previews, on_connection=view.on_connection
         )
         try:
             async with view, reader:

@@ -15,8 +15,19 @@ from runlane.edge_gateway.event_page import EventPage
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.hub import RunHub
+from runlane.edge_gateway.last import before_last
 from runlane.edge_gateway.presence import Presence
-from runlane.edge_gateway.queries import Params, integer, limit_param, opened_cursor, query_params, seconds, types_param
+from runlane.edge_gateway.queries import (
+    Params,
+    integer,
+    last_param,
+    limit_param,
+    opened_cursor,
+    query_params,
+    seconds,
+    types_param,
+)
+from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.view import View
 from runlane.hosting.authorizer import Authorizer, Principal, Right, require
 from runlane.hosting.http import OnRefusal, ProblemError
@@ -44,6 +55,7 @@ class _Asked:
     cursor: str | None
     after: Position | None
     wait_s: float | None
+    last: int
 
 
 class EventReads:
@@ -55,6 +67,7 @@ class EventReads:
         authorizer: Authorizer,
         presence: Presence,
         view: View,
+        states: RunStates,
         crowd: Crowd,
         keys: CursorKeys,
         max_wait_s: float,
@@ -63,6 +76,7 @@ class EventReads:
         self._authorizer = authorizer
         self._presence = presence
         self._view = view
+        self._states = states
         self._crowd = crowd
         self._keys = keys
         self._max_wait_s = max_wait_s
@@ -86,6 +100,7 @@ class EventReads:
 
     def _asked(self, run: RunAddress, params: Params) -> _Asked:
         encoder = FactFrames(self._keys, run, types_param(params))
+        last = last_param(params, unless=("cursor", "types"))
         cursor = params.get("cursor") or None
         return _Asked(
             run=run,
@@ -95,19 +110,26 @@ class EventReads:
             cursor=cursor,
             after=opened_cursor(encoder, cursor),
             wait_s=seconds(params, "wait_s", maximum=self._max_wait_s),
+            last=last,
         )
 
     # --- what there is ------------------------------------------------------------------------------------
 
     async def _page_now(self, asked: _Asked) -> bytes:
         head = await self._presence.head(asked.run, min_sequence=asked.min_sequence)
-        after = asked.after or Position(head.epoch, 0, 0)
+        after = await self._after(asked, head)
         if after.sequence > head.sequence:
             async with self._presence.hub(asked.run) as hub:
                 head = await _caught_up(hub, after)
         page = EventPage(asked.encoder, after, asked.limit)
         await self._read(page, asked.run, head)
         return page.body(head)
+
+    async def _after(self, asked: _Asked, head: Position) -> Position:
+        """After what the page begins."""
+        if asked.last:
+            return await before_last(self._states, self._view, asked.run, head, asked.last)
+        return asked.after or Position(head.epoch, 0, 0)
 
     async def _read(self, page: EventPage, run: RunAddress, head: Position) -> None:
         try:
@@ -120,7 +142,7 @@ class EventReads:
     async def _page_soon(self, asked: _Asked, wait_s: float, principal: Principal, scope: Scope) -> bytes:
         deadline = asyncio.get_running_loop().time() + wait_s
         async with self._presence.hub(asked.run, min_sequence=asked.min_sequence) as hub:
-            after = asked.after or Position(hub.head.epoch, 0, 0)
+            after = await self._after(asked, hub.head)
             if after.sequence > hub.head.sequence:
                 await _caught_up(hub, after)
             page = EventPage(asked.encoder, after, asked.limit)

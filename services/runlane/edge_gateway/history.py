@@ -1,8 +1,16 @@
 """Reads a run's stored commits after a position, in order, without a hole."""
 
+import asyncio
+from dataclasses import dataclass
+
 from runlane.edge_gateway.view import BEGINNING, StreamStart, View, ViewCommit
+from runlane.kernel.errors import Retryable
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
+
+_BEHIND_ASKS = 20
+_BEHIND_POLL_S = 0.05
+SMALL_PAGE_BYTES = 64 * 1024
 
 
 class Hole(Exception):
@@ -12,6 +20,18 @@ class Hole(Exception):
         super().__init__(f"{run.tenant_id}/{run.run_id}: expected sequence {expected}, the view goes on at {got}")
         self.expected = expected
         self.got = got
+
+
+@dataclass(slots=True)
+class HistoryRoom:
+    """What all readers together hold of history. When it is used up, they read little at a time."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+    def page_bytes(self, wanted_bytes: int) -> int:
+        """How much one may read now."""
+        return wanted_bytes if self.used_bytes < self.max_bytes else min(wanted_bytes, SMALL_PAGE_BYTES)
 
 
 class History:
@@ -48,6 +68,18 @@ class History:
                 self._start, self._proven = BEGINNING, True
             else:
                 return self._take(found)
+
+    async def must_go_on(self, max_bytes: int) -> list[ViewCommit]:
+        """As `next`, where the view is known to hold more: a replica that is behind is waited for, never believed.
+
+        Raises: as `next` does.
+        """
+        for _ in range(_BEHIND_ASKS):
+            found = await self.next(max_bytes)
+            if found:
+                return found
+            await asyncio.sleep(_BEHIND_POLL_S)
+        raise Retryable("a replica of the view is behind", retry_after_s=0.5)
 
     def _holds_place(self, commit: ViewCommit) -> bool:
         return commit.first_sequence <= self.sequence <= commit.last_sequence

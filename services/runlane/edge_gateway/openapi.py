@@ -145,6 +145,7 @@ _WAIT_S = _query(
     "cursor. `ended`: the run is over, nothing will follow.",
 )  # fmt: skip
 _TYPES_FILTER = _query("types", _TEXT, "Comma separated `family.verb` or `family.*`. A cursor is bound to its filter.")
+_LAST = _query("last", {"type": "integer", "minimum": 1}, "From so many facts before the end, where an item begins.")
 _CURSOR_PARAM = _query("cursor", _CURSOR, "Continue after it.")
 _IDEMPOTENCY = _header("Idempotency-Key", "The client's name for this one intent.")
 _PREFER = _header("Prefer", "`wait=N`: answer with the outcome, if it is there within N seconds.")
@@ -231,7 +232,7 @@ def _runs() -> Json:
         },
         "/v1/runs/{run_id}/events": {
             "get": _get(
-                "History in pages; with `wait_s` a long poll.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER,
+                "History in pages; with `wait_s` a long poll.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER, _LAST,
                 _MIN_SEQUENCE, _WAIT_S,
                 ok=_json(page), codes=(*cursor_codes, Code.QUOTA_EXCEEDED),
             ),
@@ -277,7 +278,7 @@ def _watch(codes: tuple[Code, ...]) -> Json:
     return _get(
         "Follow a run.", _RUN_ID, _header("Last-Event-ID", "Wins over `cursor`."), _CURSOR_PARAM, _TYPES_FILTER,
         _query("from", {"type": "string", "enum": ["start", "snapshot", "now"]}, "Without a cursor; else: snapshot."),
-        _query("previews", _FLAG, "Also what is not a fact yet."), _MIN_SEQUENCE,
+        _query("previews", _FLAG, "Also what is not a fact yet."), _LAST, _MIN_SEQUENCE,
         ok=stream, codes=codes, on_204={"description": "The run is over and the reader has all of it."},
     )  # fmt: skip
 

@@ -1,5 +1,7 @@
 """The JSON reads of `/v1`: never behind the view, never beyond the tenant."""
 
+from time import monotonic
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -9,13 +11,14 @@ from runlane.edge_gateway.history import Hole
 from runlane.edge_gateway.lists import Freshness, Lists
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import Params, choice, integer, limit_param, query_params
-from runlane.edge_gateway.run_state import RunStates, StateAt, encoded_snapshot
+from runlane.edge_gateway.run_state import EncodedSnapshot, RunStates, StateAt, encoded_snapshot
+from runlane.edge_gateway.snapshots import Snapshots
 from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.edge_gateway.view import View
 from runlane.hosting.authorizer import Authorizer, Right, require
 from runlane.hosting.http import ProblemError, json_response
 from runlane.read_store import PageTokenInvalid
-from runlane_contracts.cursor import CursorKeys
+from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import State, open_approvals
@@ -45,6 +48,7 @@ class Reads:
         self._presence = presence
         self._view = view
         self._states = states
+        self._snapshots = Snapshots(states, monotonic=monotonic)
         self._lists = lists
         self._fresh = Freshness(view, lists, within_s=lists_wait_s)
         self._keys = keys
@@ -100,7 +104,7 @@ class Reads:
         """`GET /v1/runs/{run_id}`."""
         run, params = await self._run(request)
         head = await self._presence.head(run, min_sequence=integer(params, "min_sequence", default=0))
-        at = await self._state(run, head.sequence, exact=False)
+        at = await self._state(run, head.sequence)
         view = _run_view(run, at, self._frames(run).cursor(at.position))
         if at.quarantined is not None:
             # The rest of the view stands still; how the run goes on is known all the same.
@@ -114,8 +118,11 @@ class Reads:
         min_sequence = integer(params, "min_sequence", default=0)
         at_sequence = integer(params, "at_sequence", default=0, minimum=1)
         head = await self._presence.head(run, min_sequence=max(min_sequence, at_sequence))
-        at = await self._state(run, at_sequence or head.sequence, exact=at_sequence > 0)
-        body = encoded_snapshot(run, at).with_cursor(self._frames(run).cursor(at.position))
+        if at_sequence:
+            encoded = await self._snapshot_at(run, at_sequence, head)
+        else:
+            encoded = encoded_snapshot(run, await self._state(run, head.sequence))
+        body = encoded.with_cursor(self._frames(run).cursor(encoded.position))
         return Response(body, media_type="application/json")
 
     async def content(self, request: Request) -> Response:
@@ -132,9 +139,15 @@ class Reads:
     def _frames(self, run: RunAddress) -> FactFrames:
         return FactFrames(self._keys, run, EVERYTHING)
 
-    async def _state(self, run: RunAddress, sequence: int, *, exact: bool) -> StateAt:
+    async def _state(self, run: RunAddress, sequence: int) -> StateAt:
         try:
-            return await (self._states.at(run, sequence) if exact else self._states.at_least(run, sequence))
+            return await self._states.at_least(run, sequence)
+        except Hole as hole:
+            raise ProblemError(Code.CURSOR_EXPIRED, str(hole)) from hole
+
+    async def _snapshot_at(self, run: RunAddress, sequence: int, head: Position) -> EncodedSnapshot:
+        try:
+            return await self._snapshots.at(run, sequence, head)
         except Hole as hole:
             raise ProblemError(Code.CURSOR_EXPIRED, str(hole)) from hole
 

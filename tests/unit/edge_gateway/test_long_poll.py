@@ -67,7 +67,13 @@ async def polling(*, ring_bytes: int = 1024 * 1024, of_tenant: int = 10_000) -> 
     limits = HubLimits(ring_bytes=ring_bytes, sweep_s=0.05, linger_s=0.05)
     async with edge(view, hub_limits=limits, of_tenant=of_tenant) as gateway:
         reads = EventReads(
-            authorizer=Everybody(), presence=gateway.presence, view=view, crowd=gateway.crowd, keys=KEYS, max_wait_s=5.0
+            authorizer=Everybody(),
+            presence=gateway.presence,
+            view=view,
+            states=gateway.hubs.states,
+            crowd=gateway.crowd,
+            keys=KEYS,
+            max_wait_s=5.0,
         )
         async with (
             http_server(application(reads.routes())) as address,

@@ -6,6 +6,7 @@
  */
 
 import { canonicalJson } from "./json.js";
+import { sha256 } from "./sha256.js";
 
 export const REDUCER_VERSION = 1;
 
@@ -82,12 +83,16 @@ export function adopt(state) {
   };
 }
 
-/** `sha256:<hex>` over the canonical JSON of the whole state; null where the browser has no digest (plain HTTP). */
-export async function checksum(state) {
-  if (globalThis.crypto?.subtle === undefined) return null;
-  const bytes = new TextEncoder().encode(canonicalJson(state));
-  const digest = await crypto.subtle.digest("SHA-256", bytes);
-  return `sha256:${Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+/** `sha256:<hex>` over the canonical JSON of the whole state. */
+export function checksum(state) {
+  return hashText(canonicalJson(state));
+}
+
+/** `sha256:<hex>` of a text, as UTF-8. Browsers keep their own digest from pages that came over plain HTTP. */
+export async function hashText(text) {
+  const bytes = new TextEncoder().encode(text);
+  const digest = globalThis.crypto?.subtle === undefined ? sha256(bytes) : new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return `sha256:${Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /**

@@ -2,6 +2,7 @@
 
 nats/            the broker's store
 read.sqlite      the read store; can be folded again from the log
+objects/         archives of runs, and content of facts; cannot be made again
 keys.json        cursor keys, API keys, broker passwords, the audit's signing key; made once, readable by the owner only
 connection.json  where it serves and as whom to ask; readable by the owner only
 lock             held while it runs
@@ -83,6 +84,10 @@ class StateDir:
     @property
     def read_store_url(self) -> str:
         return f"sqlite+aiosqlite:///{self.path.absolute() / 'read.sqlite'}"
+
+    @property
+    def object_store_url(self) -> str:
+        return str(self.path.absolute() / "objects")
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)

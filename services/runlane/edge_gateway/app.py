@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.edge_gateway import openapi
+from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane.edge_gateway.forward import Forwarder
@@ -26,6 +27,7 @@ from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.view import View
 from runlane.edge_gateway.watch import Watches
 from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
 from runlane.hosting.connections import Connections, connection_of
@@ -44,6 +46,8 @@ from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.object_store.archives import Archives
+from runlane.object_store.store import Objects
 from runlane.read_store import ReadStore
 from runlane_contracts.subjects import RunAddress
 
@@ -61,9 +65,10 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
-        view = BrokerView(connection, reader, layout)
+        feed = BrokerView(connection, reader, layout)
+        view = ArchivedView(feed, Archives(Objects.at(settings.object_store_url)))
         states = RunStates(view, store)
-        hubs = await enter(_hubs(settings, view, states, meters))
+        hubs = await enter(_hubs(settings, view, feed, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         watches = _watches(settings, hubs, meters)
         await enter(watches.ticking())
@@ -94,9 +99,9 @@ def _read_store(settings: EdgeGatewaySettings) -> ReadStore:
     )
 
 
-def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, meters: Meters) -> Hubs:
+def _hubs(settings: EdgeGatewaySettings, view: View, feed: BrokerView, states: RunStates, meters: Meters) -> Hubs:
     return Hubs(
-        view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
+        view=view, feed=feed, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
     )  # fmt: skip
 
 
@@ -120,7 +125,7 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 
 
 def _doors(
-    settings: EdgeGatewaySettings, view: BrokerView, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
+    settings: EdgeGatewaySettings, view: View, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
 ) -> tuple[ASGIApp, list[Route]]:
     authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)

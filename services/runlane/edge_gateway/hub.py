@@ -34,6 +34,7 @@ from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.reducer import initial_state, reduce
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
@@ -142,9 +143,11 @@ class RunHub:
         status = self._status
         return status is not None and status.terminal and status.through <= self.head.sequence
 
-    def standing(self, readable_from: int = 1) -> Head:
-        """What there is to resume in."""
-        return Head(self.head, self.terminal, readable_from)
+    def standing(self, hole: Hole | None = None) -> Head:
+        """What there is to resume in, as far as reading it went."""
+        if hole is None:
+            return Head(self.head, self.terminal)
+        return Head(self.head, self.terminal, hole.got, hole.is_declared)
 
     def holds(self, sequence: int) -> bool:
         """Whether everything after a sequence is at hand, without reading history."""
@@ -285,6 +288,8 @@ class RunHub:
 
     def _append(self, commit: ViewCommit) -> None:
         facts = commit.facts()
+        if facts and facts[0].type == LogCompacted.TYPE and b'"erased"' in facts[0].raw:
+            self._ring.forget()  # it holds what was erased
         self._ring.append(commit)
         self.head = commit.position
         for fact in facts:

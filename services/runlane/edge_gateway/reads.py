@@ -1,5 +1,6 @@
 """The JSON reads of `/v1`: never behind the view, never beyond the tenant."""
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,6 +23,9 @@ from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import State, open_approvals
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.telemetry import LogEvent
+
+_log = logging.getLogger("runlane.edge_gateway.reads")
 
 MAX_PAGE_FACTS = 1000
 PAGE_FACTS = 200
@@ -149,7 +153,7 @@ class Reads:
         try:
             await page.fill(History(self._view, run, after), after, head)
         except Hole as hole:
-            raise _expired(run, str(hole)) from hole
+            raise _not_there(run, hole) from hole
         return Response(page.body(head), media_type="application/json")
 
     async def content(self, request: Request) -> Response:
@@ -170,7 +174,7 @@ class Reads:
         try:
             return await (self._states.at(run, sequence) if exact else self._states.at_least(run, sequence))
         except Hole as hole:
-            raise ProblemError(Code.CURSOR_EXPIRED, str(hole)) from hole
+            raise _not_there(run, hole, snapshot=False) from hole
 
     async def _caught_up(self, run: RunAddress, after: Position) -> Position:
         """The head once the view has caught up with a cursor. One that stays ahead cannot be continued."""
@@ -238,6 +242,12 @@ def _run_view(run: RunAddress, at: Folded, cursor: str) -> State:
         "cursor": cursor,
         "open_approvals": len(open_approvals(state)),
     }
+
+
+def _not_there(run: RunAddress, hole: Hole, *, snapshot: bool = True) -> ProblemError:
+    if not hole.is_declared:
+        _log.error("%s", hole, extra={"event": LogEvent.VIEW_HOLE, "tenant_id": run.tenant_id, "run_id": run.run_id})
+    return _expired(run, str(hole)) if snapshot else ProblemError(Code.CURSOR_EXPIRED, str(hole))
 
 
 def _expired(run: RunAddress, detail: str) -> ProblemError:

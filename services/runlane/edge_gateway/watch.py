@@ -191,7 +191,10 @@ class Watches:
             async with self._hubs.history_slots:
                 return decision, history, tuple(await history.next(self._limits.page_bytes))
         except Hole as hole:
-            return decide(asked, hub.standing(hole.got), settled=True), None, ()
+            if not hole.is_declared:
+                self._meters.holes += 1
+                _log.error("%s", hole, extra={"event": LogEvent.VIEW_HOLE, "run_id": hub.run.run_id})
+            return decide(asked, hub.standing(hole), settled=True), None, ()
 
     async def _nothing_left(self, hub: RunHub, asked: Asked, decision: Decision, encoder: FactFrames) -> bool:
         if asked.cursor is None or not isinstance(decision, RunTerminal) or not encoder.types.types:

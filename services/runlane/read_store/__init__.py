@@ -1,11 +1,12 @@
 """What the projector has folded, kept in SQL: written by it alone, read by the edge gateway."""
 
 from runlane.read_store.pages import PageTokenInvalid
-from runlane.read_store.rows import ApprovalRow, Loaded, RunChange, RunRow, StreamPosition
+from runlane.read_store.rows import ApprovalRow, FinishedRow, Loaded, RunChange, RunRow, StreamPosition
 from runlane.read_store.store import Progress, ReadStore
 
 __all__ = [
     "ApprovalRow",
+    "FinishedRow",
     "Loaded",
     "PageTokenInvalid",
     "Progress",

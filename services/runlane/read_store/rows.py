@@ -41,6 +41,8 @@ class RunChange:
     state: State
     position: Position
     items: frozenset[str]
+    replaced: bool = False
+    """Items that are stored and not in the state are deleted."""
 
 
 class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,6 +58,15 @@ class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pool: str | None = None
     worker_id: str | None = None
     ended_at: str | None = None
+
+
+class FinishedRow(Struct, frozen=True, kw_only=True):
+    """A run that is over and whole in the log. `retention`: the class it asked for."""
+
+    tenant_id: str
+    run_id: str
+    ended_at: str
+    retention: str | None = None
 
 
 class ApprovalRow(Struct, frozen=True, kw_only=True):

@@ -20,6 +20,8 @@ class BrokerUser(Struct, frozen=True, kw_only=True):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     deny_publish: tuple[str, ...] = ()
+    account: str = ""
+    """Empty: the platform's. `SYSTEM_ACCOUNT`: the server's own, where it answers how it is."""
 
     @property
     def inbox_prefix(self) -> str:
@@ -30,7 +32,11 @@ class BrokerUser(Struct, frozen=True, kw_only=True):
 OPERATOR = "operator"
 OBSERVER = "observer"
 SUBSCRIBER = "subscriber"
+BROKER_MONITOR = "broker_monitor"
 API = "$JS.API"
+SYSTEM_ACCOUNT = "SYS"
+SERVER_STATES = "$SYS.REQ.SERVER.PING.VARZ"
+"""Every server of a cluster answers with its counts."""
 
 
 def inbox_prefix(user: str) -> str:
@@ -39,19 +45,21 @@ def inbox_prefix(user: str) -> str:
 
 
 def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
-    """Every user of the platform's account."""
+    """Every user: of the platform's account, and the one that asks the servers how they are."""
     return (
         _command_gateway(layout),
         _run_supervisor(layout),
         _redaction_filter(layout),
         _projector(layout),
         _audit_sink(layout),
+        _metrics_aggregator(layout),
         _edge_gateway(layout),
         _retention(layout),
         _worker(layout),
         _operator(layout),
         _observer(layout),
         _subscriber(layout),
+        _broker_monitor(),
     )
 
 
@@ -127,6 +135,22 @@ def _audit_sink(layout: Layout) -> BrokerUser:
         publish=(layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}"),
         buries=False,
     )
+
+
+def _metrics_aggregator(layout: Layout) -> BrokerUser:
+    """Reads signals, and of every stream and consumer the counts; no content of any other stream."""
+    bucket = layout.rollup_bucket
+    return _service(
+        "metrics_aggregator",
+        "Counts what the signals say, and what the broker says of itself.",
+        layout,
+        publish=(
+            *_read(f"KV_{bucket}"), *_write_bucket(bucket),
+            f"{API}.STREAM.LIST", *_inform(layout.dead_stream),
+            f"{API}.CONSUMER.INFO.*.*", f"{API}.CONSUMER.LIST.{layout.signal_stream}",
+        ),
+        buries=False,
+    )  # fmt: skip
 
 
 def _edge_gateway(layout: Layout) -> BrokerUser:
@@ -219,8 +243,19 @@ def _subscriber(layout: Layout) -> BrokerUser:
             f"{API}.CONSUMER.INFO.{stream}.*", f"{API}.CONSUMER.MSG.NEXT.{stream}.*", f"$JS.ACK.{stream}.>",
         ),
         subscribe=(_inbox(SUBSCRIBER), layout.subjects.all_of("signal")),
-        deny_publish=_durables_of_others(layout, SUBSCRIBER),
+        deny_publish=(*_durables_of_others(layout, SUBSCRIBER), *_answers_of_others(layout)),
     )  # fmt: skip
+
+
+def _broker_monitor() -> BrokerUser:
+    """In the server's own account, so it sees nothing of the platform's."""
+    return BrokerUser(
+        name=BROKER_MONITOR,
+        description="Asks the servers how they are: connections, memory, slow consumers. No messages.",
+        publish=(SERVER_STATES,),
+        subscribe=(_inbox(BROKER_MONITOR),),
+        account=SYSTEM_ACCOUNT,
+    )
 
 
 def _service(
@@ -314,6 +349,13 @@ def _shared_pool(layout: Layout) -> Iterable[str]:
 
 def _write_bucket(bucket: str) -> Iterable[str]:
     yield f"$KV.{bucket}.>"
+
+
+def _answers_of_others(layout: Layout) -> Iterable[str]:
+    """Acknowledging what a service of the product got from the signals."""
+    for spec in layout.consumers():
+        if spec.stream == layout.signal_stream:
+            yield f"$JS.ACK.{spec.stream}.{spec.durable}.>"
 
 
 def _durables_of_others(layout: Layout, name: str) -> tuple[str, ...]:

@@ -40,6 +40,21 @@ class StartRun(CommandPayload, frozen=True, kw_only=True):
     parent_run_id: RunId | None = None
 
 
+class ReExecuteRun(CommandPayload, frozen=True, kw_only=True):
+    """A new run from an old one that is over. What is not said here is as it was there, but for the deadline."""
+
+    TYPE: ClassVar[str] = "run.re_execute"
+    parent_run_id: RunId
+    from_: Literal["input", "checkpoint"] = msgspec.field(default="input", name="from")
+    allow_unsafe: bool = False
+    """Also when the old run executed tools with the side effect `unsafe`."""
+    session_id: SessionId | None = None
+    pool: PoolName | None = None
+    dispatch: Literal["pool", "external"] | None = None
+    deadline_at: Timestamp | None = None
+    limits: Limits | None = None
+
+
 class CancelRun(CommandPayload, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "run.cancel"
     reason: str | None = None
@@ -96,8 +111,11 @@ class SendMessage(CommandPayload, frozen=True, kw_only=True):
 COMMANDS: dict[str, type[CommandPayload]] = {
     cls.TYPE: cls
     for cls in (StartRun, CancelRun, PauseRun, ResumeRun, ResolveApproval, RevokeApproval, RetryTool,
-                ReconcileTool, ProvideInput, SendMessage)
+                ReconcileTool, ProvideInput, SendMessage, ReExecuteRun)
 }  # fmt: skip
+
+STARTING = frozenset({StartRun.TYPE, ReExecuteRun.TYPE})
+"""Commands that begin the run they are about."""
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):

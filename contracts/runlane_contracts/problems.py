@@ -26,6 +26,7 @@ class Code(StrEnum):
     INVALID_STATE = "invalid_state"
     NOT_RETRYABLE = "not_retryable"
     ALREADY_RETRIED = "already_retried"
+    UNSAFE_TOOLS = "unsafe_tools"
     LEASE_HELD = "lease_held"
     LEASE_FENCED = "lease_fenced"
     SEQUENCE_CONFLICT = "sequence_conflict"
@@ -66,6 +67,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.INVALID_STATE: Meaning(409, "The run or item is not in a state where this applies."),
     Code.NOT_RETRYABLE: Meaning(409, "The tool call cannot be retried."),
     Code.ALREADY_RETRIED: Meaning(409, "The tool call was retried already."),
+    Code.UNSAFE_TOOLS: Meaning(409, "The run executed tools that are not safe to execute again."),
     Code.LEASE_HELD: Meaning(409, "Another worker holds the lease.", retryable=True),
     Code.LEASE_FENCED: Meaning(409, "The lease was lost; stop."),
     Code.SEQUENCE_CONFLICT: Meaning(409, "The run has moved on."),

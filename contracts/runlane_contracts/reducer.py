@@ -67,7 +67,7 @@ def reduce(state: State, fact: Fact) -> str | None:
     if is_erased(fact):
         _reduce_erased(run, fact)
         return None
-    payload = _payload(fact)
+    payload = fitting_payload(fact)
     if payload is None:
         state["marks"].append(quarantine_mark(fact.sequence, fact.event_id))
         return None
@@ -130,7 +130,8 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
 }
 
 
-def _payload(fact: Fact) -> State | None:
+def fitting_payload(fact: Fact) -> State | None:
+    """The payload as an object that has what the fold reads of its type; None if it does not fit."""
     raw = bytes(fact.payload)
     try:
         payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
@@ -216,7 +217,7 @@ def _keep(target: State, payload: State, *names: str) -> None:
 
 
 def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
-    kind, id_ = _identify(fact, payload)
+    kind, id_ = item_of(fact, payload)
     key = f"{kind}:{id_}"
     at = fact.recorded_at or fact.occurred_at
     item = state["items"].setdefault(key, {"first_sequence": fact.sequence, "started_at": at})
@@ -227,7 +228,7 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
         "id": id_,
         "first_sequence": item["first_sequence"],
         "started_at": item["started_at"],
-        "status": _item_status(fact.type, verb, payload),
+        "status": item_status(fact.type, verb, payload),
         "last_sequence": fact.sequence,
         "updated_at": at,
     })  # fmt: skip
@@ -262,7 +263,8 @@ def _reduce_vote(state: State, fact: Fact, payload: State) -> str | None:
     return key
 
 
-def _identify(fact: Fact, payload: State) -> tuple[str, str]:
+def item_of(fact: Fact, payload: State) -> tuple[str, str]:
+    """Kind and id of the item that a fact is about; not for facts about the run or the log."""
     cls = events.PAYLOADS.get(fact.type)
     if cls is not None and cls.ITEM is not None:
         kind, field = cls.ITEM
@@ -276,7 +278,8 @@ def _identify(fact: Fact, payload: State) -> tuple[str, str]:
     return "other", fact.event_id
 
 
-def _item_status(type_: str, verb: str, payload: State) -> str:
+def item_status(type_: str, verb: str, payload: State) -> str:
+    """How an item stands after a fact about it. `verb`: the part of the type after its first dot."""
     if type_ in {"approval.requested", "input.requested"}:
         return "waiting"
     if type_ == "approval.resolved":
@@ -300,6 +303,6 @@ def open_approvals(state: State) -> list[State]:
 
 
 __all__ = [
-    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum",
-    "initial_state", "is_terminal", "open_approvals", "quarantine_mark", "reduce",
+    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum", "fitting_payload",
+    "initial_state", "is_terminal", "item_of", "item_status", "open_approvals", "quarantine_mark", "reduce",
 ]  # fmt: skip

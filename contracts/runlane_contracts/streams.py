@@ -139,6 +139,10 @@ class Layout(Struct, frozen=True, kw_only=True):
     def timer_bucket(self) -> str:
         return self._name("TIMERS")
 
+    @property
+    def rollup_bucket(self) -> str:
+        return self._name("ROLLUP")
+
     def streams(self) -> tuple[StreamSpec, ...]:
         """Every stream and bucket."""
         return (*self._log_streams(), *self._view_streams(), *self._single_streams(), *self._buckets())
@@ -211,6 +215,7 @@ class Layout(Struct, frozen=True, kw_only=True):
             self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
             self._bucket(self.ledger_bucket, "What became of each command.", UNSEALED_S),
             self._bucket(self.timer_bucket, "When the supervisor has to look at which run.", 0.0),
+            self._bucket(self.rollup_bucket, "Up to where the signals are counted, and what they came to.", 0.0),
         )
 
     def _bucket(self, name: str, description: str, max_age_s: float) -> StreamSpec:
@@ -259,6 +264,11 @@ class Layout(Struct, frozen=True, kw_only=True):
                 for index in range(self.supervisor_partitions)
             ),
             *self._audit_consumers(),
+            ConsumerSpec(
+                durable="metrics-aggregator-v1", stream=self.signal_stream, service="metrics_aggregator",
+                filter_subjects=(self.subjects.all_of("signal"),), max_ack_pending=4096, ack_policy="all",
+                pinned=True,
+            ),
         )  # fmt: skip
 
     def _audit_consumers(self) -> tuple[ConsumerSpec, ...]:

@@ -1,6 +1,8 @@
 """Names of metrics, spans, attributes and log events. What is not here is not emitted.
 
-Labels are bounded: service, stream, durable, outcome; never a run, an item or a text. No signal has a payload.
+Labels are bounded: what the platform names itself (service, stream, durable, outcome), and of what its users name the
+tenants, agents, pools and tools that came first, the others under `OVERFLOW`; never a run, an item or a text.
+No signal has a payload.
 """
 
 from enum import StrEnum
@@ -29,6 +31,8 @@ class LogEvent(StrEnum):
     AUDIT_FULL = "audit.full"
     AUDIT_RESUMED = "audit.resumed"
     REFUSALS_DROPPED = "refusals.dropped"
+    ACCESS_CHANGED = "access.changed"
+    ACCESS_UNREADABLE = "access.unreadable"
     VIEW_HOLE = "view.hole"
     VIEW_BROKEN = "view.broken"
     VIEW_UNREACHABLE = "view.unreachable"
@@ -66,6 +70,53 @@ class Metric(StrEnum):
     READY = "runlane_ready"
     UP = "runlane_up_info"
 
+    # Of the fleet, from the signals.
+    RUNS = "runlane_runs"
+    RUNS_STARTED = "runlane_runs_started_total"
+    RUNS_ENDED = "runlane_runs_ended_total"
+    RUN_DURATION = "runlane_run_duration_seconds"
+    RUNS_UNTRACKED = "runlane_runs_untracked_total"
+    RUN_RETRIES = "runlane_run_retries_total"
+    LEASES_LOST = "runlane_leases_lost_total"
+    QUEUE_DEPTH = "runlane_queue_depth"
+    QUEUE_AGE = "runlane_queue_oldest_age_seconds"
+    QUEUE_WAIT = "runlane_queue_wait_seconds"
+    APPROVALS_OPEN = "runlane_approvals_open"
+    APPROVAL_AGE = "runlane_approval_oldest_age_seconds"
+    APPROVAL_WAIT = "runlane_approval_wait_seconds"
+    APPROVALS = "runlane_approvals_total"
+    TOOL_CALLS = "runlane_tool_calls_total"
+    TOOL_DURATION = "runlane_tool_duration_seconds"
+    TOOL_RETRIES = "runlane_tool_retries_total"
+    TOKENS = "runlane_tokens_total"
+    COST = "runlane_cost_usd_total"
+    SIGNALS = "runlane_signals_total"
+    SIGNAL_DELAY = "runlane_signal_delay_seconds"
+    SPANS = "runlane_spans_total"
+    CHECKPOINT_AGE = "runlane_checkpoint_age_seconds"
+
+    # Of the broker, as the server tells.
+    BROKER_UP = "runlane_broker_up"
+    BROKER_CONNECTIONS = "runlane_broker_connections"
+    BROKER_SLOW_CONSUMERS = "runlane_broker_slow_consumers_total"
+    BROKER_MEMORY = "runlane_broker_memory_bytes"
+    BROKER_CPU = "runlane_broker_cpu_percent"
+    BROKER_SUBSCRIPTIONS = "runlane_broker_subscriptions"
+    BROKER_STORAGE = "runlane_broker_storage_bytes"
+    BROKER_MESSAGES_IN = "runlane_broker_received_messages_total"
+    BROKER_MESSAGES_OUT = "runlane_broker_sent_messages_total"
+    BROKER_API_ERRORS = "runlane_broker_api_errors_total"
+    STREAM_BYTES = "runlane_stream_bytes"
+    STREAM_LIMIT = "runlane_stream_limit_bytes"
+    STREAM_MESSAGES = "runlane_stream_messages"
+    STREAM_CONSUMERS = "runlane_stream_consumers"
+    STREAM_REPLICAS_BEHIND = "runlane_stream_replicas_behind"
+    DURABLE_PENDING = "runlane_durable_pending_messages"
+    DURABLE_UNACKNOWLEDGED = "runlane_durable_unacknowledged_messages"
+    DURABLE_REDELIVERED = "runlane_durable_redelivered_messages"
+    DURABLE_IDLE = "runlane_durable_idle_seconds"
+    DEAD_LETTERS_KEPT = "runlane_dead_letters"
+
 
 class Attribute(StrEnum):
     """Labels of metrics and attributes of spans."""
@@ -78,13 +129,70 @@ class Attribute(StrEnum):
     ROUTE = "route"
     METHOD = "method"
     STATUS = "status"
+    SERVER = "server"
+    TYPE = "type"
+    TENANT = "tenant"
+    AGENT = "agent"
+    POOL = "pool"
+    TOOL = "tool"
+    KIND = "kind"
+    CAUSE = "cause"
+
     TENANT_ID = "runlane.tenant_id"
     RUN_ID = "runlane.run_id"
     SEQUENCE = "runlane.sequence"
+    LEASE_EPOCH = "runlane.lease_epoch"
+    WORKER_ID = "runlane.worker_id"
+    ATTEMPT = "runlane.attempt"
+    SIDE_EFFECT = "runlane.side_effect"
+    RETRY_OF = "runlane.retry_of"
+    DECISION = "runlane.decision"
+    DECIDED_BY = "runlane.decided_by"
+    ITEM_ID = "runlane.item_id"
+    COMMAND_TYPE = "runlane.command_type"
+    COST = "runlane.usage.cost_usd"
+    LINK = "runlane.link"
+    """Why a span is linked: `previous_owner`, `owner`, `requested_by`, `decided_by`, `producer`, `retry_of`."""
+
+    # GenAI and messaging semantic conventions of OpenTelemetry.
+    GEN_AI_OPERATION = "gen_ai.operation.name"
+    GEN_AI_PROVIDER = "gen_ai.provider.name"
+    GEN_AI_AGENT = "gen_ai.agent.name"
+    GEN_AI_AGENT_ID = "gen_ai.agent.id"
+    GEN_AI_CONVERSATION = "gen_ai.conversation.id"
+    GEN_AI_TOOL = "gen_ai.tool.name"
+    GEN_AI_TOOL_CALL = "gen_ai.tool.call.id"
+    GEN_AI_TOOL_TYPE = "gen_ai.tool.type"
+    GEN_AI_INPUT_TOKENS = "gen_ai.usage.input_tokens"
+    GEN_AI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    ERROR_TYPE = "error.type"
+    MESSAGING_SYSTEM = "messaging.system"
+    MESSAGING_OPERATION = "messaging.operation.name"
+    MESSAGING_OPERATION_TYPE = "messaging.operation.type"
+    MESSAGING_DESTINATION = "messaging.destination.name"
+    MESSAGING_DESTINATION_TEMPLATE = "messaging.destination.template"
+    MESSAGING_MESSAGE_ID = "messaging.message.id"
+    MESSAGING_CONVERSATION = "messaging.message.conversation_id"
+    MESSAGING_CONSUMER = "messaging.consumer.group.name"
+    MESSAGING_BATCH = "messaging.batch.message_count"
+    HTTP_METHOD = "http.request.method"
+    HTTP_ROUTE = "http.route"
+    HTTP_STATUS = "http.response.status_code"
 
 
 class Span(StrEnum):
-    """Names of spans."""
+    """Names of spans. Those of a run, made from its signals, come first."""
+
+    INVOKE_AGENT = "invoke_agent"
+    """Followed by the agent's name, as the convention wants it; so the tool's name after `execute_tool`."""
+    EXECUTE_TOOL = "execute_tool"
+    CHAT = "chat"
+    TURN = "runlane.turn"
+    ATTEMPT = "runlane.attempt"
+    APPROVAL = "runlane.approval"
+    INPUT = "runlane.input"
+    REASONING = "runlane.reasoning"
+    TASK = "runlane.task"
 
     COMMIT = "runlane.commit"
     DELIVERY = "runlane.delivery"
@@ -94,3 +202,6 @@ class Span(StrEnum):
 
 SCOPE = "runlane"
 """The instrumentation scope of all of them."""
+
+OVERFLOW = "_other"
+"""The label of all tenants, agents, pools and tools beyond the first ones."""

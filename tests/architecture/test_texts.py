@@ -70,7 +70,7 @@ def test_every_verb_is_named_and_no_other(name: str) -> None:
     text = (ROOT / name).read_text()
     begin = text.index("| |", text.index("## The command line") if name == "README.md" else 0)
     table = text[begin : text.index("\n\n", begin)]
-    named = set(re.findall(r"`([a-z]+)(?: [a-z]+)?`", table))
+    named = set(re.findall(r"`([a-z-]+)(?: [a-z]+)?`", table))
     assert named == {verb.name for verb in VERBS}
 
 

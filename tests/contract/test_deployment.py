@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from runlane.cli.provision import provision
-from runlane.hosting.authorizer import ApiKeyAuthorizer
+from runlane.hosting.api_keys import ApiKeyAuthorizer
 from runlane.hosting.nats_server import find_binary
 from runlane.hosting.settings import CommonSettings
 from runlane_contracts.access import broker_users

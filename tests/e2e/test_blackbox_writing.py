@@ -117,7 +117,8 @@ async def test_a_key_has_1_to_200_characters(demo: Wire, key: str) -> None:
 
 @pytest.mark.parametrize("run_id", ["a", "-", "_", "0" * 64, "A-Za-z0-9_-"])
 async def test_a_client_brings_its_own_run_id(demo: Wire, run_id: str) -> None:
-    reply = await send(demo, "/v1/runs", START | {"run_id": run_id, "session_id": run_id})
+    own = {"run_id": run_id, "session_id": run_id, "idempotency_key": f"own {run_id}"}
+    reply = await send(demo, "/v1/runs", START | own)
     assert (reply.status_code, reply.json()["run_id"]) == (201, run_id)
     created = (await demo.facts(run_id))[0]
     assert (created["run_id"], created["session_id"]) == (run_id, run_id)

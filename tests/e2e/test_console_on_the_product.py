@@ -101,7 +101,7 @@ async def test_the_list_shows_what_was_started_and_nothing_of_another_tenant(pag
         hidden = await foreign.start_run(agent="console-foreign")
         await wire.start_run(agent="console-listed")
         await page.goto(f"{up.url}/#token={up.tokens['demo']}")
-        await expect(page.locator(".runs .agent", has_text="console-listed")).to_be_visible()
+        await expect(page.locator(".runs .agent", has_text="console-listed").first).to_be_visible()
         await expect(page.locator(".runs .agent", has_text="console-foreign")).to_have_count(0)
         await page.goto(f"{up.url}/#/runs/{hidden}")
         await expect(page.locator(".chip")).to_have_text("refused: run_not_found")

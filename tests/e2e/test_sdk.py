@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ async def transport(running: Product) -> AsyncIterator[HttpTransport]:
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+def fresh(name: str) -> str:
+    """Of its own each time: what failed is tried again on the same product."""
+    return f"{name}_{uuid.uuid4().hex[:8]}"
+
+
 async def status_of(transport: HttpTransport, run_id: str) -> str:
     snapshot = await transport.get_json(f"/v1/runs/{run_id}/snapshot")
     return str(snapshot["state"]["run"]["status"])
@@ -65,15 +71,16 @@ async def start(transport: HttpTransport, run_id: str, **more: Any) -> str:
 
 
 async def test_what_is_written_is_read_with_the_checksum_of_the_server(transport: HttpTransport):
-    state, shown = RunState("sdk_1"), []
+    run_id, shown = fresh("sdk"), []
+    state = RunState(run_id)
 
     async def look() -> None:
-        async for item in RunReader(transport, "sdk_1"):
+        async for item in RunReader(transport, run_id):
             state.apply(item)
             if isinstance(item, Preview):
                 shown.append(item.data)
 
-    writer = await RunWriter.start(transport, agent="a", input={"n": 1}, run_id="sdk_1")
+    writer = await RunWriter.start(transport, agent="a", input={"n": 1}, run_id=run_id)
     async with writer as run, asyncio.TaskGroup() as tasks:
         tasks.create_task(look())
         async with run.message() as answer:
@@ -84,18 +91,19 @@ async def test_what_is_written_is_read_with_the_checksum_of_the_server(transport
         async with run.tool("weigh", {"item": "apple"}) as call:
             call.complete({"grams": 182})
         await run.complete({"text": "done"}, usage={"total_tokens": 3})
-    snapshot = await transport.get_json("/v1/runs/sdk_1/snapshot", {"min_sequence": state.sequence})
+    snapshot = await transport.get_json(f"/v1/runs/{run_id}/snapshot", {"min_sequence": state.sequence})
     assert state.checksum() == snapshot["checksum"]
     assert state.overlay.fates["committed"] == 1
 
 
 async def test_p5_a_reader_that_leaves_after_every_fact_gets_exactly_the_rest(transport: HttpTransport):
-    async with await RunWriter.start(transport, agent="a", run_id="sdk_2") as run:
+    run_id = fresh("sdk")
+    async with await RunWriter.start(transport, agent="a", run_id=run_id) as run:
         await run.append(*(events.TurnStarted(turn_id=f"t{n}") for n in range(6)))
         await run.complete()
     store, seen = MemoryCursorStore(), []
     for _ in range(12):
-        async with RunReader(transport, "sdk_2", from_="start", store=store) as reader:
+        async with RunReader(transport, run_id, from_="start", store=store) as reader:
             async for item in reader:
                 if isinstance(item, Fact):
                     seen.append(item.sequence)
@@ -114,9 +122,9 @@ async def test_a_worker_of_the_pool_asks_waits_hears_and_finishes(transport: Htt
         return {"decision": answer.decision, "data": answer.data, "why": heard.value, "said": said[0].content}
 
     async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
-        worker = Worker(transport, agent=agent, pool="sdk", claim_wait_s=2)
+        worker = Worker(transport, agent=agent, pool=(pool := fresh("pool")), claim_wait_s=2)
         tasks.create_task(worker.run())
-        run_id = await start(transport, "sdk_3", pool="sdk")
+        run_id = await start(transport, fresh("sdk"), pool=pool)
         actions = RunActions(transport, run_id)
         await eventually(lambda: is_at(transport, run_id, "waiting"), within_s=15)
         assert isinstance(await actions.resolve_approval("a1", "modified", data={"amount": 3}), Applied)
@@ -154,9 +162,9 @@ async def test_pause_resume_retry_and_cancel_reach_the_agent(transport: HttpTran
             await asyncio.sleep(0.02)
 
     async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
-        worker = Worker(transport, agent=agent, pool="sdk", claim_wait_s=2)
+        worker = Worker(transport, agent=agent, pool=(pool := fresh("pool")), claim_wait_s=2)
         tasks.create_task(worker.run())
-        run_id = await start(transport, "sdk_4", pool="sdk")
+        run_id = await start(transport, fresh("sdk"), pool=pool)
         actions = RunActions(transport, run_id)
         await eventually(lambda: passed, within_s=15)
         assert isinstance(await actions.pause(), Applied)
@@ -187,9 +195,9 @@ async def test_a_deaf_agent_is_ended_within_its_grace(transport: HttpTransport):
             stopped.set()
 
     async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
-        worker = Worker(transport, agent=agent, pool="sdk", claim_wait_s=2)
+        worker = Worker(transport, agent=agent, pool=(pool := fresh("pool")), claim_wait_s=2)
         tasks.create_task(worker.run())
-        run_id = await start(transport, "sdk_5", pool="sdk", limits=Limits(cancel_grace_s=2))
+        run_id = await start(transport, fresh("sdk"), pool=pool, limits=Limits(cancel_grace_s=2))
         await eventually(lambda: is_at(transport, run_id, "running"), within_s=15)
         await RunActions(transport, run_id).cancel()
         await eventually(lambda: is_at(transport, run_id, "cancelled"), within_s=15)
@@ -209,10 +217,10 @@ async def test_a_worker_on_the_broker_takes_the_same_work(running: Product, tran
     user = info.worker_nats_url.split("//")[1].split(":")[0]
     assert user == "worker"
     async with NatsTransport.connect(info.worker_nats_url, "demo") as broker:
-        worker = Worker(broker, agent=agent, pool="sdk-nats", claim_wait_s=2)
+        worker = Worker(broker, agent=agent, pool=(pool := fresh("pool")), claim_wait_s=2)
         async with asyncio.timeout(40), asyncio.TaskGroup() as tasks:
             tasks.create_task(worker.run())
-            run_id = await start(transport, "sdk_6", pool="sdk-nats")
+            run_id = await start(transport, fresh("sdk"), pool=pool)
             await eventually(lambda: is_at(transport, run_id, "waiting"), within_s=15)
             assert isinstance(await RunActions(transport, run_id).provide_input("i1", "hunter2-hunter2"), Applied)
             await eventually(lambda: is_at(transport, run_id, "completed"), within_s=15)
@@ -248,7 +256,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_p3_an_owner_that_is_stopped_and_continued_after_it_was_replaced_changes_nothing(
     running: Product, transport: HttpTransport
 ):
-    run_id = await start(transport, "sdk_7", dispatch="external")
+    run_id = await start(transport, fresh("sdk"), dispatch="external")
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, running.url, running.tokens["demo"], run_id,
         stdout=asyncio.subprocess.PIPE, env=dict(os.environ),
@@ -272,17 +280,18 @@ async def test_p3_an_owner_that_is_stopped_and_continued_after_it_was_replaced_c
 
 
 async def test_a_producer_that_is_asked_to_cancel_ends_its_run_itself(transport: HttpTransport):
-    async with await RunWriter.start(transport, agent="a", run_id="sdk_8", ttl_s=2) as run:
-        actions = RunActions(transport, "sdk_8")
+    run_id = fresh("sdk")
+    async with await RunWriter.start(transport, agent="a", run_id=run_id, ttl_s=2) as run:
+        actions = RunActions(transport, run_id)
         assert isinstance(await actions.cancel(), Applied)
-        async with RunReader(transport, "sdk_8", from_="start") as reader:
+        async with RunReader(transport, run_id, from_="start") as reader:
             async for item in reader:
                 if isinstance(item, Fact) and item.type == "run.cancel_requested":
                     break
         await run.cancelled("as asked")
         with pytest.raises(RequestRefused, match="run_terminal"):
             await run.append(events.TurnStarted(turn_id="late"))
-    assert await status_of(transport, "sdk_8") == "cancelled"
+    assert await status_of(transport, run_id) == "cancelled"
 
 
 async def test_the_verbs_work_on_the_product(running: Product):
@@ -305,9 +314,10 @@ async def test_the_verbs_work_on_the_product(running: Product):
 
 
 async def test_the_other_tenant_sees_none_of_it(running: Product):
+    run_id = (await running.cli("start", "--agent", "cli", "--external"))[1].strip()
     out = (await running.cli("runs", "--tenant", "other", "--json"))[1]
     assert out == ""
-    code, _, said = await running.cli("watch", "sdk_1", "--tenant", "other", check=False)
+    code, _, said = await running.cli("watch", run_id, "--tenant", "other", check=False)
     assert (code, "run_not_found" in said) == (1, True)
 
 

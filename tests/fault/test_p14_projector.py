@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from runlane.projector.projector import PROJECTION
-from runlane.read_store import ReadStore
+from runlane.read_store import PROJECTION, ReadStore
 from runlane_contracts import reducer
 from runlane_contracts.subjects import RunAddress
 from support.eventually import eventually

@@ -6,22 +6,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from runlane.edge_gateway.crowd import Crowd, CrowdLimits
 from runlane.edge_gateway.hub import HubLimits, Hubs
 from runlane.edge_gateway.memory_view import MemoryView
 from runlane.edge_gateway.meters import Meters
+from runlane.edge_gateway.planning import Planner
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.run_state import FoldedStates, NothingFolded, RunStates
 from runlane.edge_gateway.watch import Watches
 from runlane.edge_gateway.watcher import WatchLimits
+from runlane.hosting.authorizer import Principal
 from runlane.hosting.http import ProblemError
 from runlane.kernel.errors import Retryable
 from runlane_contracts.codec import decode_json
 from runlane_contracts.cursor import CursorKeys
+from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 KEYS = CursorKeys(current="k1", keys={"k1": b"0123456789abcdef"})
-QUICK = WatchLimits(goodbye_s=0.5, stale_retry_s=0.001, reauthorize_s=0.05)
+QUICK = WatchLimits(goodbye_s=0.5, stale_retry_s=0.001)
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,7 @@ class Edge:
     view: MemoryView
     hubs: Hubs
     watches: Watches
+    crowd: Crowd
     meters: Meters
     tasks: asyncio.TaskGroup
     presence: Presence
@@ -183,16 +188,15 @@ class Edge:
         try:
             request = watch_request(query, headers)
             async with self.presence.hub(run, min_sequence=request.min_sequence) as hub:
-                await self.watches.serve(
-                    hub, request, {"type": "http"}, watching.receive, watching.send, still_allowed=self.still_allowed
-                )
+                who = Principal(run.tenant_id, "somebody")
+                await self.watches.serve(hub, request, who, {"type": "http"}, watching.receive, watching.send)
         except ProblemError as exc:
             watching.problem = exc
         except Retryable:
             watching.refused = True
 
-    async def still_allowed(self) -> bool:
-        return self.allowed
+    def lost(self, _principal: Principal) -> Code | None:
+        return None if self.allowed else Code.UNAUTHENTICATED
 
 
 @asynccontextmanager
@@ -204,6 +208,7 @@ async def edge(
     folded: FoldedStates | None = None,
     tick_s: float = 0.05,
     max_watchers: int = 10_000,
+    of_tenant: int = 10_000,
 ) -> AsyncIterator[Edge]:
     """A gateway for one test."""
     view = view or MemoryView()
@@ -211,13 +216,19 @@ async def edge(
     limits = hub_limits or HubLimits(sweep_s=0.05, linger_s=0.05)
     jitter: Callable[[], float] = lambda: 0.5  # noqa: E731
     states = RunStates(view, folded or NothingFolded())
+    crowd_limits = CrowdLimits(
+        total=max_watchers, of_tenant=of_tenant, tick_s=tick_s, reauthorize_s=0.05, goodbye_s=watch_limits.goodbye_s
+    )
     async with (
         Hubs(view=view, feed=view, states=states, limits=limits, meters=meters, jitter=jitter) as hubs,
         asyncio.TaskGroup() as tasks,
     ):
-        watches = Watches(hubs, keys=KEYS, limits=watch_limits, meters=meters, jitter=jitter, max_watchers=max_watchers)
-        async with watches.ticking(tick_s):
-            yield Edge(view, hubs, watches, meters, tasks, Presence(view, hubs, wait_s=0.5))
+        crowd = Crowd(crowd_limits, lost=lambda one: made.lost(one), meters=meters, jitter=jitter)  # noqa: PLW0108
+        planner = Planner(hubs, KEYS, meters, page_bytes=watch_limits.page_bytes)
+        watches = Watches(hubs, crowd, planner, limits=watch_limits, meters=meters, jitter=jitter)
+        made = Edge(view, hubs, watches, crowd, meters, tasks, Presence(view, hubs, wait_s=0.5))
+        async with crowd.ticking(hubs):
+            yield made
 
 
 def sequences(frames: Sequence[Frame]) -> list[int]:

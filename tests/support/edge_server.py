@@ -80,6 +80,11 @@ class EdgeServer:
         }  # fmt: skip
         await connection.request(subject, encode(commit), headers={**own, **headers})
 
+    async def view_epoch(self) -> str:
+        """The incarnation of the VIEW stream."""
+        async with DirectReader(self.filter) as reader:
+            return (await reader.stream_state(self.layout.view_stream_at(0))).epoch
+
     async def get(self, path: str, key: str = "key-acme", **params: Any) -> httpx.Response:
         """A read."""
         return await self.http.get(path, params=params, headers={"Authorization": f"Bearer {key}"})

@@ -13,14 +13,16 @@ from runlane.client.errors import RequestRefused, Unreachable
 from runlane.client.transports.ports import Frame, NewRun, WatchRequest
 from runlane.hosting.http import application
 from runlane.hosting.http_server import http_server
+from runlane.run_supervisor.re_execution import Parent, re_executed
 from runlane_contracts import reducer
 from runlane_contracts.codec import decode_json, encode
+from runlane_contracts.commands import ReExecuteRun
 from runlane_contracts.envelope import Fact
-from runlane_contracts.lifecycle import FactDraft
+from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.reducer import open_approvals
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
-from support.memory_lane import MemoryLane
+from support.memory_lane import MemoryLane, MemoryRun
 
 TOKEN = "rlk_demo_token"
 _EVENTS = {
@@ -42,6 +44,7 @@ class FakeEdge:
         app = application([
             Route("/v1/runs", self._answer(self.start_run), methods=["POST"]),
             Route("/v1/runs", self._answer(self.list_runs), methods=["GET"]),
+            Route("/v1/runs/{run_id}/re-execute", self._answer(self.re_execute), methods=["POST"]),
             Route("/v1/approvals", self._answer(self.approvals), methods=["GET"]),
             Route("/v1/runs/{run_id}/lease", self._answer(self.lease), methods=["POST", "PUT", "DELETE"]),
             Route("/v1/runs/{run_id}/events", self._answer(self.append), methods=["POST"]),
@@ -81,6 +84,22 @@ class FakeEdge:
         body.setdefault("run_id", request.headers["idempotency-key"])
         new = msgspec.convert(body | {"idempotency_key": request.headers["idempotency-key"]}, NewRun)
         return _json(await self.lane.start_run(new), 201)
+
+    async def re_execute(self, request: Request) -> Response:
+        """By the supervisor's own rules."""
+        body = decode_json(await request.body())
+        old = self.lane.run(request.path_params["run_id"])
+        parent = Parent(run=RunLifecycle(tenant_id=self.lane.tenant_id, run_id=request.path_params["run_id"]))
+        parent.take(old.facts)
+        new = MemoryRun(RunLifecycle(tenant_id=self.lane.tenant_id, run_id=body.pop("run_id")))
+        asked = msgspec.convert(body | {"parent_run_id": parent.run.run_id}, ReExecuteRun)
+        try:
+            begun = re_executed(new.life, asked, parent)
+        except Refused as exc:
+            return _problem(409, {"code": exc.code, "detail": exc.detail})
+        await self.lane.write(new, begun)
+        self.lane.runs[new.life.run_id] = new
+        return _json({"run_id": new.life.run_id, "command_id": "cmd_1", "status": "created"}, 201)
 
     async def list_runs(self, request: Request) -> Response:
         rows = [

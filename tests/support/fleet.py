@@ -24,7 +24,7 @@ from runlane_contracts.access import broker_users, inbox_prefix
 from runlane_contracts.streams import Layout
 from support.product import Wire
 
-SERVICES = ("redaction_filter", "projector", "run_supervisor", "command_gateway", "edge_gateway")
+SERVICES = ("redaction_filter", "projector", "run_supervisor", "metrics_aggregator", "command_gateway", "edge_gateway")
 TOKEN = "rlk_demo_0123456789abcdef"
 TOKEN_OTHER = "rlk_other_0123456789abcdef"
 

@@ -22,6 +22,7 @@ from runlane_contracts.commands import (
     PauseRun,
     ProvideInput,
     ReconcileTool,
+    ReExecuteRun,
     Rejection,
     ResolveApproval,
     ResumeRun,
@@ -174,6 +175,10 @@ COMMAND_PAYLOADS: tuple[CommandPayload, ...] = (
     ReconcileTool(tool_call_id="c1", outcome="executed", note="on the statement", result={"receipt": "r-7"}),
     ProvideInput(input_id="i1", value={"color": "red"}),
     SendMessage(content="hurry"),
+    ReExecuteRun(
+        parent_run_id="run_0", from_="checkpoint", allow_unsafe=True, session_id="ses_1", pool="fast",
+        dispatch="external", deadline_at=at(900), limits=events.Limits(cancel_grace_s=5.0, max_attempts=2),
+    ),
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from runlane.audit_sink import app as audit_sink
 from runlane.audit_sink.settings import AuditSinkSettings
+from runlane.cli.key_file import KeyFile
 from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
 from runlane.command_gateway import app as command_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
@@ -31,6 +32,8 @@ from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import unpin
 from runlane.kernel.provision import provision
+from runlane.metrics_aggregator import app as metrics_aggregator
+from runlane.metrics_aggregator.settings import MetricsAggregatorSettings
 from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
 from runlane.redaction_filter import app as redaction_filter
@@ -58,10 +61,9 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
     # The database driver's thread must not hold the loop, which carries every append and frame, for the usual 5 ms.
     sys.setswitchinterval(0.0005)
     telemetry = start_telemetry(common, INSTANCE, version("runlane"))
-    access = AccessSettings(
-        api_keys=SecretStr(",".join(f"{tenant}:{token}" for tenant, token in secrets.api_keys.items())),
-        cursor_keys=SecretStr(_signing_first(secrets)),
-    )
+    KeyFile(state.api_keys).begin_with(secrets.api_keys.items())
+    # Besides these, the environment may name an issuer of tokens (`RUNLANE_JWT_…`).
+    access = AccessSettings(api_keys_file=state.api_keys, cursor_keys=SecretStr(_signing_first(secrets)))
     async with _connections(server, secrets) as connections:
         operator = await connections.of(OPERATOR)
         await provision(operator, server.layout, now=utc_now)
@@ -97,12 +99,14 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir, s
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
     keep = RetentionSettings(common=common, read_store_url=store, object_store_url=objects)
+    count = MetricsAggregatorSettings(common=common)
     seal = AuditSinkSettings(common=common, signing_key=SecretStr(secrets.audit_signing_key))
     return [
         lambda connections: redaction_filter.serve(mask, connections),
         lambda connections: projector.serve(fold, connections),
         lambda connections: run_supervisor.serve(decide, connections),
         lambda connections: audit_sink.serve(seal, connections),
+        lambda connections: metrics_aggregator.serve(count, connections),
         lambda connections: command_gateway.serve(command, connections),
         lambda connections: edge_gateway.serve(edge, connections),
         lambda connections: retention.serve(keep, connections),

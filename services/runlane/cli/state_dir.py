@@ -4,6 +4,7 @@ nats/            the broker's store
 read.sqlite      the read store; can be folded again from the log
 objects/         archives of runs, and content of facts; cannot be made again
 keys.json        cursor keys, API keys, broker passwords, the audit's signing key; made once, readable by the owner only
+api_keys.json    who is let in: keys by their hash; begins with those of keys.json, changed by `runlane keys`
 connection.json  where it serves and as whom to ask; readable by the owner only
 lock             held while it runs
 """
@@ -89,6 +90,10 @@ class StateDir:
     def object_store_url(self) -> str:
         return str(self.path.absolute() / "objects")
 
+    @property
+    def api_keys(self) -> Path:
+        return self.path / "api_keys.json"
+
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -132,10 +137,10 @@ class StateDir:
 
     def announce(self, info: ConnectionInfo) -> None:
         """Let other verbs find this process."""
-        _write_private(self.path / "connection.json", msgspec.json.encode(info))
+        write_private(self.path / "connection.json", msgspec.json.encode(info))
 
     def _write_secrets(self, made: Secrets) -> Secrets:
-        _write_private(self.path / "keys.json", msgspec.json.encode(made))
+        write_private(self.path / "keys.json", msgspec.json.encode(made))
         return made
 
 
@@ -155,7 +160,7 @@ def audit_signing_key(path: Path) -> str:
         return ""
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
     """Write whole or not at all, for the owner only."""
     part = path.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -19,7 +19,11 @@ MARKS = {
     "cancelled": ("–", "dim"), "outcome_unknown": ("?", "magenta"), "waiting": ("?", "yellow"),
 }  # fmt: skip
 OPEN_MARK = ("…", "cyan")
-_CONNECTION_STYLE = {Connection.LIVE: "green", Connection.WAITING: "yellow", Connection.FAILED: "red"}
+_CONNECTION_STYLE = {
+    Connection.CONNECTED: "green", Connection.RECONNECTING: "yellow", Connection.UNRECOVERABLE: "red",
+    Connection.FAILED: "red",
+}  # fmt: skip
+_TROUBLE = frozenset({Connection.RECONNECTING, Connection.UNRECOVERABLE, Connection.FAILED})
 
 Item = dict[str, Any]
 
@@ -32,8 +36,9 @@ def header(state: RunState, connection: Connection, reason: str) -> Text:
     _put(text, f"  {run.get('agent', '')}  ")
     _put(text, state.status, style=COLORS.get(state.status, ""))
     _put(text, f"  #{state.sequence}", style="dim")
-    _put(text, f"  {connection}", style=_CONNECTION_STYLE.get(connection, "dim"))
-    if connection in (Connection.WAITING, Connection.FAILED) and reason:
+    shown = reason if connection is Connection.CONNECTED and reason else connection  # "live", or not yet
+    _put(text, f"  {shown}", style=_CONNECTION_STYLE.get(connection, "dim"))
+    if connection in _TROUBLE and reason:
         _put(text, f"  {reason}", style="yellow")
     return text
 

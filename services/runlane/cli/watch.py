@@ -61,7 +61,7 @@ async def _catch_up(transport: HttpTransport, state: RunState, hello: Hello) -> 
     if hello.outcome in (Outcome.SNAPSHOT, Outcome.RESET_REQUIRED) or at <= state.sequence:
         return
     snapshot = await transport.get_json(f"/v1/runs/{hello.run_id}/snapshot", {"at_sequence": at})
-    state.data = snapshot["state"]
+    state.restore(snapshot["state"])
 
 
 def _cursor_of(item: Item, reader: RunReader) -> str | None:
@@ -116,7 +116,7 @@ class _Quiet:
 
     def on_connection(self, connection: Connection, reason: str) -> None:
         """Say when the connection is lost, and why. A failure for good is said at the end."""
-        if connection is Connection.WAITING:
+        if connection is Connection.RECONNECTING:
             say(f"runlane: {connection}: {reason}")
 
 
@@ -144,7 +144,7 @@ class LineView(_Quiet):
         assert self.state is not None  # noqa: S101 - set above
         key = _apply(self.state, item)
         if isinstance(item, SnapshotFrame):
-            click.echo(header(self.state, Connection.CATCHING_UP, "").plain)
+            click.echo(header(self.state, Connection.CONNECTED, "").plain)
             for text in body(self.state):
                 click.echo(text.plain)
         elif isinstance(item, Fact):

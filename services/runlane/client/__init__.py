@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runlane.client.backoff import BackoffPolicy
+    from runlane.client.checkpoint import CheckpointRefused
+    from runlane.client.checkpoint_stores import (
+        CheckpointStore,
+        FileCheckpointStore,
+        MemoryCheckpointStore,
+        SqliteCheckpointStore,
+    )
+    from runlane.client.client import Client
     from runlane.client.commands import (
         ActionOutcome,
         Applied,
@@ -59,6 +67,12 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BackoffPolicy": "runlane.client.backoff",
+    "CheckpointRefused": "runlane.client.checkpoint",
+    "CheckpointStore": "runlane.client.checkpoint_stores",
+    "FileCheckpointStore": "runlane.client.checkpoint_stores",
+    "MemoryCheckpointStore": "runlane.client.checkpoint_stores",
+    "SqliteCheckpointStore": "runlane.client.checkpoint_stores",
+    "Client": "runlane.client.client",
     "ActionOutcome": "runlane.client.commands",
     "Applied": "runlane.client.commands",
     "CommandFactory": "runlane.client.commands",
@@ -113,13 +127,15 @@ _HOME = {
 }
 
 __all__ = [
-    "ActionOutcome", "AlreadyRan", "Applied", "BackoffPolicy", "CommandFactory", "Connection", "ContractViolation",
-    "CursorStore", "Declined", "Effect", "End", "Executed", "Fact", "FileCursorStore", "Held", "Hello",
-    "HttpTransport", "Intent", "LeaseLost", "MemoryCursorStore", "NatsTransport", "NonDeterministic", "NotExecuted",
-    "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
+    "ActionOutcome", "AlreadyRan", "Applied", "BackoffPolicy", "CheckpointRefused", "CheckpointStore", "Client",
+    "CommandFactory", "Connection", "ContractViolation", "CursorStore", "Declined", "Effect", "End", "Executed",
+    "Fact", "FileCheckpointStore", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
+    "MemoryCheckpointStore", "MemoryCursorStore", "NatsTransport", "NonDeterministic", "NotExecuted", "Preview",
+    "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
     "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
-    "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven", "Synced",
-    "TokenRedactor", "ToolCallFailed", "ToolInProgress", "Unknown", "UnknownCall", "Unreachable", "Worker",
+    "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven",
+    "SqliteCheckpointStore", "Synced", "TokenRedactor", "ToolCallFailed", "ToolInProgress", "Unknown",
+    "UnknownCall", "Unreachable", "Worker",
 ]  # fmt: skip
 
 

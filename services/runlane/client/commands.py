@@ -7,7 +7,7 @@ one answer. A lost answer is `Unknown`, never "failed"; `RunActions.recover` set
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -86,6 +86,18 @@ def new_key() -> str:
     return new_id("key")
 
 
+class CommandDesk(Protocol):
+    """Keeps commands whose outcome is not known, beyond this process."""
+
+    async def hold(self, intent: Intent) -> None:
+        """Keep it; it leaves when this returns."""
+        ...
+
+    def release(self, idempotency_key: str) -> None:
+        """Its outcome is known."""
+        ...
+
+
 @dataclass(slots=True)
 class RunActions:
     """What people do to one run. Each method sends one intent and says what became of it.
@@ -100,6 +112,7 @@ class RunActions:
     give_up_after_s: float = 30.0
     factory: CommandFactory = field(default_factory=lambda: CommandFactory(new_key))
     unsettled: dict[str, Intent] = field(default_factory=dict)
+    desk: CommandDesk | None = None
 
     async def resolve_approval(
         self,
@@ -157,6 +170,8 @@ class RunActions:
     async def send_intent(self, intent: Intent) -> ActionOutcome:
         """Send one intent, again while that may help, always under its own key."""
         self.unsettled[intent.idempotency_key] = intent
+        if self.desk is not None:
+            await self.desk.hold(intent)
         clock = asyncio.get_running_loop().time
         backoff = Backoff(BackoffPolicy(budget_s=self.give_up_after_s))
         sent = False
@@ -197,6 +212,8 @@ class RunActions:
     def _settle(self, intent: Intent, outcome: ActionOutcome) -> ActionOutcome:
         if isinstance(outcome, Applied | Declined):
             self.unsettled.pop(intent.idempotency_key, None)
+            if self.desk is not None:
+                self.desk.release(intent.idempotency_key)
         return outcome
 
     def _give_up(self, intent: Intent, lost: str, *, sent: bool) -> ActionOutcome:

@@ -11,7 +11,7 @@ import msgspec
 from runlane.client.effects import Calls, Effect, Reconcile
 from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled, ToolCallFailed
 from runlane.client.items import MessageInProgress, ReasoningInProgress, ToolInProgress
-from runlane.client.journal import CHECKPOINT_TYPE, Journal, Step, is_a_step
+from runlane.client.journal import Journal, Step, is_a_step
 from runlane.client.run_tail import RunTail, SentMessage
 from runlane.client.state import RunState
 from runlane.client.transports.ports import Claim, Written
@@ -19,6 +19,7 @@ from runlane.client.writer import FactLike, RunWriter, draft_of
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events
 from runlane_contracts.canonical import action_digest as digest_of, sha256_of
+from runlane_contracts.checkpoint import CHECKPOINT_TYPE
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import derived_id
 from runlane_contracts.events import WaitingFor
@@ -336,7 +337,7 @@ class RunContext:
 
     @property
     def checkpointed(self) -> Any:
-        """The last checkpoint of an earlier attempt, or None.
+        """The last checkpoint of an earlier attempt, or the one that the run was begun with; else None.
 
         Reading it says that the agent goes on from there: the steps before it are not asked for any more.
         """

@@ -17,15 +17,13 @@ from runlane.client.run_tail import SentMessage
 from runlane.client.state import RunState
 from runlane_contracts import events
 from runlane_contracts.canonical import action_digest, sha256_of
+from runlane_contracts.checkpoint import checkpoint_artifact_id
 from runlane_contracts.codec import decode_json
 from runlane_contracts.commands import derived_id
 from runlane_contracts.envelope import Fact
 
 Item = dict[str, Any]
 """An item of the run's state; see `runlane_contracts.reducer`."""
-
-CHECKPOINT_TYPE: Final = "application/vnd.runlane.checkpoint+json"
-"""The media type of the artifact that carries a checkpoint."""
 
 _PREFIXES: Final = {
     "message": "msg", "reasoning": "rsn", "tool": "call", "approval": "apr", "input": "inp", "append": "evt",
@@ -63,6 +61,7 @@ class Journal:
         self._entries: deque[_Entry] = deque()
         self._appended: dict[str, tuple[int, str]] = {}
         self._checkpoints: list[tuple[int, Raw]] = []
+        self._begun_from: Raw | None = None  # the checkpoint of another run that this one began with
         self._passed = 0  # checkpoints that this attempt has passed
         self._number = 0  # of the next step without a name
         self._at = 0  # the sequence up to which this attempt has repeated the earlier ones
@@ -74,12 +73,14 @@ class Journal:
 
     def learn(self, fact: Fact) -> None:
         """Take in one fact of the run, in order; those that agents stated before this attempt count."""
+        if fact.lease_epoch == 0 and fact.type == events.ArtifactCompleted.TYPE and self._is_checkpoint(fact):
+            self._begun_from = fact.payload
         if not 0 < fact.lease_epoch < self._epoch or not is_a_step(fact.type):
             return
         self._appended[fact.event_id] = (fact.sequence, fact.type)
         key = fact.event_id if fact.subject is None else f"{fact.subject.kind}:{fact.subject.id}"
         self._entries.append(_Entry(fact.sequence, key, frozenset(fact.causation_ids)))
-        if fact.type == events.ArtifactCompleted.TYPE and key == f"artifact:{self.checkpoint_id}":
+        if fact.type == events.ArtifactCompleted.TYPE and self._is_checkpoint(fact):
             self._checkpoints.append((fact.sequence, fact.payload))
         if fact.type == events.ApprovalRequested.TYPE:
             asked = decode_json(fact.payload)
@@ -224,7 +225,10 @@ class Journal:
     @property
     def checkpoint_id(self) -> str:
         """The artifact that carries the run's checkpoints."""
-        return derived_id("art", self._run_id, "checkpoint")
+        return checkpoint_artifact_id(self._run_id)
+
+    def _is_checkpoint(self, fact: Fact) -> bool:
+        return fact.subject is not None and (fact.subject.kind, fact.subject.id) == ("artifact", self.checkpoint_id)
 
     def reach_checkpoint(self) -> bool:
         """The agent is at its next checkpoint, and counts its steps anew; whether it was there before."""
@@ -236,9 +240,12 @@ class Journal:
         return known
 
     def restore(self) -> Any:
-        """The last checkpoint of an earlier attempt, and the agent goes on behind it; None: there is none."""
+        """The last checkpoint of an earlier attempt, and the agent goes on behind it; None: there is none.
+
+        Before its first own one, a run that executes another one again has the checkpoint it was begun with.
+        """
         if not self._checkpoints:
-            return None
+            return None if self._begun_from is None else decode_json(self._begun_from).get("content")
         sequence, payload = self._checkpoints[-1]
         if self._passed < len(self._checkpoints):
             self._passed, self._number = len(self._checkpoints), 0

@@ -22,6 +22,7 @@ from runlane.client.transports.ports import Frame, Item, ReaderTransport, WatchR
 from runlane_contracts.envelope import Fact
 from runlane_contracts.resume import End, EndReason, From, Hello, Outcome, ResetReason, SnapshotFrame, Synced
 
+OVER = "the run is over"
 MAX_VIOLATIONS = 3
 """So many connections in a row that break the protocol at the same place are not a glitch."""
 
@@ -62,15 +63,15 @@ ReadOutcome = Resumed | SnapshotGiven | ResetRequired | RunTerminal | Refused
 
 
 class Connection(StrEnum):
-    """How the reader is connected."""
+    """How a reader is connected. Whether it has caught up is `RunReader.is_live`."""
 
-    IDLE = "idle"
+    IDLE = "idle"  # not begun, left, or the run is over
+    RESTORING = "restoring"  # looking for what was kept of an earlier process
     CONNECTING = "connecting"
-    CATCHING_UP = "catching_up"
-    LIVE = "live"
-    WAITING = "waiting"  # lost; tries again soon
-    FINISHED = "finished"
-    FAILED = "failed"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"  # lost; tries again by itself
+    UNRECOVERABLE = "unrecoverable"  # the server said no for good: asking again is of no use
+    FAILED = "failed"  # gave up: the retry budget is used up, or the protocol was broken again and again
 
 
 OnConnection = Callable[[Connection, str], None]
@@ -108,6 +109,8 @@ class RunReader:
     ) -> None:
         self.run_id = run_id
         self.connection = Connection.IDLE
+        self.is_live = False
+        """Whether everything up to the high-water mark of this connection was yielded."""
         self.hello: Hello | None = None
         self._transport = transport
         self._store = store
@@ -120,6 +123,7 @@ class RunReader:
         self._sequence: int | None = None
         self._pending: Frame | None = None
         self._violations = 0
+        self._greeted = False
         self._peeked: Item | None = None
         self._items = self._follow()
 
@@ -193,19 +197,23 @@ class RunReader:
     async def aclose(self) -> None:
         """Leave. Changes nothing for the run; the item in hand counts as not applied."""
         await self._items.aclose()
+        if self.connection not in (Connection.UNRECOVERABLE, Connection.FAILED, Connection.IDLE):
+            self._turn(Connection.IDLE, "left")
 
     # -- connections --------------------------------------------------------------------------------------
 
     async def _follow(self) -> AsyncGenerator[Item, None]:
         if self._cursor is None and self._store is not None:
+            self._turn(Connection.RESTORING)
             self._cursor = await self._store.load(self.run_id)
         while True:
             again_after_s: float | None = None
             try:
-                self._turn(Connection.CONNECTING)
+                self._turn(Connection.CONNECTING if self.hello is None else Connection.RECONNECTING)
+                self._greeted = self.is_live = False
                 async with self._transport.watch(self._request()) as frames:
                     if frames is None:
-                        self._turn(Connection.FINISHED, "the run is over")
+                        self._turn(Connection.IDLE, OVER)
                         return
                     async for frame in frames:
                         if not self._accept(frame):
@@ -215,7 +223,7 @@ class RunReader:
                         await self.mark_applied()
                         if isinstance(frame.item, End):
                             if frame.item.reason is EndReason.RUN_TERMINAL:
-                                self._turn(Connection.FINISHED, "the run is over")
+                                self._turn(Connection.IDLE, OVER)
                                 return
                             again_after_s = (frame.item.retry_after_ms or 0) / 1000
                             lost: RunlaneError = Unreachable(f"the server closed: {frame.item.reason}")
@@ -238,7 +246,7 @@ class RunReader:
     async def _wait_or_give_up(self, lost: RunlaneError, again_after_s: float | None) -> None:
         if isinstance(lost, RequestRefused):
             if lost.problem.status not in _RETRY_STATUS:
-                self._turn(Connection.FAILED, str(lost))
+                self._turn(Connection.UNRECOVERABLE, str(lost))
                 raise lost
             again_after_s = lost.retry_after_s
         if isinstance(lost, ContractViolation):
@@ -250,7 +258,7 @@ class RunReader:
         if delay_s is None:
             self._turn(Connection.FAILED, str(lost))
             raise lost
-        self._turn(Connection.WAITING, f"{lost}; again in {delay_s:.1f} s")
+        self._turn(Connection.RECONNECTING, f"{lost}; again in {delay_s:.1f} s")
         await asyncio.sleep(delay_s)
 
     def _turn(self, connection: Connection, reason: str = "") -> None:
@@ -269,7 +277,7 @@ class RunReader:
         if isinstance(item, Hello):
             self._greet(item)
             return True
-        if self.hello is None or self.connection is Connection.CONNECTING:
+        if not self._greeted:
             raise ContractViolation(f"{type(item).__name__} before hello")
         if isinstance(item, Fact):
             return self._accept_fact(item)
@@ -277,12 +285,14 @@ class RunReader:
             self._sequence = item.through_sequence
         elif isinstance(item, Synced):
             self._backoff.healthy()
-            self._turn(Connection.LIVE)
+            self.is_live = True
+            self._turn(Connection.CONNECTED, "live")
         return True
 
     def _greet(self, hello: Hello) -> None:
         self.hello = hello
-        self._turn(Connection.CATCHING_UP, hello.outcome)
+        self._greeted = True
+        self._turn(Connection.CONNECTED, "catching up")
         if hello.outcome not in (Outcome.RESUMED, Outcome.RUN_TERMINAL):
             return  # a snapshot follows and says where we are
         if self._sequence is None:

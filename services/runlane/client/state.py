@@ -1,15 +1,19 @@
 """A run as a client holds it: the state that facts make, and beside it what previews show."""
 
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from runlane.client.errors import ContractViolation
 from runlane.client.overlay import PreviewOverlay
+from runlane.client.selection import Selection
 from runlane.client.transports.ports import Item
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import decode_json
 from runlane_contracts.envelope import Fact
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.resume import SnapshotFrame
+
+T = TypeVar("T")
 
 
 class RunState:
@@ -22,6 +26,7 @@ class RunState:
     def __init__(self, run_id: str, tenant_id: str = "") -> None:
         self.data: reducer.State = reducer.initial_state(tenant_id, run_id)
         self.overlay = PreviewOverlay()
+        self._selection = Selection()
 
     @property
     def sequence(self) -> int:
@@ -42,6 +47,21 @@ class RunState:
         """Hash of `data`, equal wherever the same facts were applied."""
         return reducer.checksum(self.data)
 
+    def select(self, selector: Callable[..., T], *arguments: Hashable) -> T:
+        """What a selector answers of `data`; the same object as last time until the answer changes.
+
+            running = state.select(selectors.running_tools)
+
+        Answers are copies: they stay as they are when the next fact comes.
+        """
+        return self._selection.ask(self.data, selector, arguments)
+
+    def restore(self, data: reducer.State) -> None:
+        """Begin from a state that was kept or fetched; what was previewed before is abandoned."""
+        self.data = data
+        self.overlay.abandon_all()
+        self._selection.replace()
+
     def apply(self, item: Item) -> str | None:
         """Take one item; the key of the run item it changed (``tool:call_1``), if any.
 
@@ -53,8 +73,7 @@ class RunState:
             case Fact():
                 return self._apply_fact(item)
             case SnapshotFrame():
-                self.data = item.state
-                self.overlay.abandon_all()
+                self.restore(item.state)
             case Preview():
                 entry = self.overlay.apply(item)
                 return f"{entry.kind}:{entry.id}" if entry else None
@@ -73,6 +92,7 @@ class RunState:
         before = self.sequence
         changed = reducer.reduce(self.data, fact)
         if self.sequence != before:
+            self._selection.touch(changed)
             payload: Any = decode_json(fact.payload)
             self.overlay.settle(fact, payload if isinstance(payload, dict) else {})
         return changed

@@ -19,7 +19,8 @@ from runlane.command_gateway.previews import PreviewsDesk
 from runlane.command_gateway.quota import Quota
 from runlane.command_gateway.runs import RunsDesk
 from runlane.command_gateway.settings import CommandGatewaySettings
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer
+from runlane.hosting.access import authorizer_of
+from runlane.hosting.authorizer import Authorizer
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.http import application
@@ -52,8 +53,7 @@ MARKER_TTL_S = 60
 async def serve(settings: CommandGatewaySettings, connections: Connections | None = None) -> AsyncIterator[Running]:
     """The gateway, ready to serve."""
     layout = settings.common.layout
-    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
-    async with connection_of(NAME, connections) as connection:
+    async with authorizer_of(settings.access) as authorizer, connection_of(NAME, connections) as connection:
         gateway = _Gateway(settings, connection, layout, authorizer, settings.access.signing_keys())
         async with task_group() as tasks:
             await gateway.start(tasks)
@@ -139,6 +139,7 @@ class _Gateway:
         )
         return [
             Route("/v1/runs", runs.post, methods=["POST"]),
+            Route("/v1/runs/{run_id}/re-execute", runs.re_execute, methods=["POST"]),
             Route("/v1/runs/{run_id}/commands", commands.post, methods=["POST"]),
             Route("/v1/commands", commands.find, methods=["GET"]),
             Route("/v1/commands/{command_id}", commands.get, methods=["GET"]),

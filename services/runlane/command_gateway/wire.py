@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from runlane_contracts.commands import IdempotencyKey, LedgerEntry, LedgerStatus, Rejection
 from runlane_contracts.events import Limits
@@ -30,6 +30,20 @@ class StartBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idempotency_key: IdempotencyKey | None = None
 
 
+class ReExecuteBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/runs/{run_id}/re-execute`. What is not said is as it was in that run, but for the deadline."""
+
+    from_: Literal["input", "checkpoint"] = field(default="input", name="from")
+    allow_unsafe: bool = False
+    run_id: RunId | None = None
+    session_id: SessionId | None = None
+    pool: PoolName | None = None
+    dispatch: Literal["pool", "external"] | None = None
+    deadline_at: Timestamp | None = None
+    limits: Limits | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
 class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """201 with `sequence` and `cursor`; 202 without."""
 
@@ -38,6 +52,8 @@ class Started(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
     sequence: int | None = None
     cursor: str | None = None
+    parent_run_id: RunId | None = None
+    """Which run it executes again."""
 
 
 class CommandBody(Struct, frozen=True, kw_only=True):

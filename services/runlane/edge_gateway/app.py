@@ -19,17 +19,21 @@ from runlane.edge_gateway import openapi
 from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
+from runlane.edge_gateway.crowd import Crowd
 from runlane.edge_gateway.forward import Forwarder
 from runlane.edge_gateway.hub import Hubs
 from runlane.edge_gateway.meters import Meters, report
+from runlane.edge_gateway.planning import Planner
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import watch_request
 from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
+from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.view import View
 from runlane.edge_gateway.watch import Watches
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Authorizer, Principal, Right, require
+from runlane.hosting.access import authorizer_of
+from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http import (
@@ -37,7 +41,6 @@ from runlane.hosting.http import (
     Problems,
     allowed_methods,
     application,
-    bearer_token,
     json_response,
     method_not_allowed,
 )
@@ -49,6 +52,7 @@ from runlane.kernel.publisher import WindowedPublisher
 from runlane.object_store.archives import Archives
 from runlane.object_store.store import Objects
 from runlane.read_store import ReadStore
+from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 
 NAME = "edge_gateway"
@@ -61,6 +65,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
     layout, meters = settings.common.layout, Meters()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
+        authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
@@ -70,8 +75,8 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         states = RunStates(view, store)
         hubs = await enter(_hubs(settings, view, feed, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
-        watches = _watches(settings, hubs, meters)
-        await enter(watches.ticking())
+        crowd = _crowd(settings, authorizer, meters)
+        await enter(crowd.ticking(hubs))
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
@@ -83,13 +88,22 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             name=NAME,
             health=health,
             asgi=EdgeApp(
-                *_doors(settings, view, hubs, states, store, watches),
+                *_doors(
+                    settings,
+                    authorizer,
+                    view,
+                    hubs,
+                    states,
+                    store,
+                    _watches(settings, hubs, crowd, meters),
+                    refusals.of_http,
+                ),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
-            drain=watches.shut_down,
+            drain=crowd.shut_down,
         )
 
 
@@ -105,15 +119,18 @@ def _hubs(settings: EdgeGatewaySettings, view: View, feed: BrokerView, states: R
     )  # fmt: skip
 
 
-def _watches(settings: EdgeGatewaySettings, hubs: Hubs, meters: Meters) -> Watches:
-    return Watches(
-        hubs,
-        keys=settings.access.signing_keys(),
-        limits=settings.watch_limits,
+def _crowd(settings: EdgeGatewaySettings, authorizer: Authorizer, meters: Meters) -> Crowd:
+    return Crowd(
+        settings.crowd_limits,
+        lost=lambda principal: lost(authorizer, principal, Right.VIEW),
         meters=meters,
         jitter=random.random,
-        max_watchers=settings.max_watchers,
     )
+
+
+def _watches(settings: EdgeGatewaySettings, hubs: Hubs, crowd: Crowd, meters: Meters) -> Watches:
+    planner = Planner(hubs, settings.access.signing_keys(), meters)
+    return Watches(hubs, crowd, planner, limits=settings.watch_limits, meters=meters, jitter=random.random)
 
 
 def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
@@ -125,9 +142,15 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 
 
 def _doors(
-    settings: EdgeGatewaySettings, view: View, hubs: Hubs, states: RunStates, store: ReadStore, watches: Watches
+    settings: EdgeGatewaySettings,
+    authorizer: Authorizer,
+    view: View,
+    hubs: Hubs,
+    states: RunStates,
+    store: ReadStore,
+    watches: Watches,
+    on_refusal: OnRefusal,
 ) -> tuple[ASGIApp, list[Route]]:
-    authorizer = ApiKeyAuthorizer.of_settings(settings.access)
     presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,
@@ -135,15 +158,23 @@ def _doors(
         view=view,
         states=states,
         lists=store,
+        lists_wait_s=settings.lists_wait_s,
         keys=settings.access.signing_keys(),
     )
-    return WatchEndpoint(authorizer, presence, watches), [*reads.routes(), *ConsoleFiles().routes()]
+    rows = TimelineReads(
+        authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
+    )
+    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
 
 
 class WatchEndpoint:
     """`GET /v1/runs/{run_id}/watch` as plain ASGI: an open watch holds no request, no response, no middleware."""
 
-    def __init__(self, authorizer: Authorizer, presence: Presence, watches: Watches) -> None:
+    def __init__(
+        self, authorizer: Authorizer, presence: Presence, watches: Watches, on_refusal: OnRefusal | None = None
+    ) -> None:
+        self._on_refusal = on_refusal
         self._authorizer = authorizer
         self._presence = presence
         self._watches = watches
@@ -152,21 +183,18 @@ class WatchEndpoint:
         """One watch, or what is wrong with it."""
         connection = HTTPConnection(scope)
         principal = await require(connection, self._authorizer, Right.VIEW)
-        bearer = bearer_token(connection) or ""
         request = watch_request(scope["query_string"], scope["headers"])
         run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
         del connection
 
-        async def still_allowed() -> bool:
-            return await _is_still(self._authorizer, bearer, principal)
-
         async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
-            await self._watches.serve(hub, request, scope, receive, send, still_allowed=still_allowed)
+            await self._watches.serve(
+                hub, request, principal, scope, receive, send, on_refusal=lambda code: self._refused(scope, code)
+            )
 
-
-async def _is_still(authorizer: Authorizer, bearer: str, principal: Principal) -> bool:
-    now = await authorizer.authenticate(bearer)
-    return now is not None and now.tenant_id == principal.tenant_id and now.may(Right.VIEW)
+    def _refused(self, scope: Scope, code: Code) -> None:
+        if self._on_refusal is not None:
+            self._on_refusal(scope, code)
 
 
 class EdgeApp:

@@ -62,6 +62,10 @@ class ArchivedView:
         """See `View.settle`."""
         return await self._view.settle(run, within_s=within_s)
 
+    async def ends(self) -> Mapping[str, StreamStart]:
+        """See `View.ends`."""
+        return await self._view.ends()
+
     # --- the archive ----------------------------------------------------------------------------------------
 
     async def _archived(

@@ -75,17 +75,29 @@ class BrokerView:
 
     async def settle(self, run: RunAddress, *, within_s: float) -> bool:
         """See `View.settle`. Of the log it learns the position only; everybody who asks at a time shares the asks."""
-        log_of, derived_of = self._asks(self._layout.log_stream(run.run_id), self._layout.view_stream(run.run_id))
         try:
             async with asyncio.timeout(within_s):
-                log = await log_of()
-                delay_s, longest_s = SETTLE_POLL_S
-                while not _has_derived(await derived_of(), log):
-                    await asyncio.sleep(delay_s)
-                    delay_s = min(delay_s * 1.5, longest_s)
+                await self._settled(self._layout.log_stream(run.run_id), self._layout.view_stream(run.run_id))
         except TimeoutError:
             return False
         return True
+
+    async def ends(self) -> Mapping[str, StreamStart]:
+        """See `View.ends`."""
+        layout = self._layout
+        streams = [(layout.log_stream_at(at), layout.view_stream_at(at)) for at in range(layout.log_streams)]
+        for log_stream, view_stream in streams:
+            await self._settled(log_stream, view_stream)
+        ends = [await self._state(view_stream) for _, view_stream in streams]
+        return {end.name: StreamStart(end.epoch, end.last_seq) for end in ends}
+
+    async def _settled(self, log_stream: str, view_stream: str) -> None:
+        log_of, derived_of = self._asks(log_stream, view_stream)
+        log = await log_of()
+        delay_s, longest_s = SETTLE_POLL_S
+        while not _has_derived(await derived_of(), log):
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 1.5, longest_s)
 
     def _asks(self, log_stream: str, view_stream: str) -> "tuple[SharedAsk[StreamState], SharedAsk[str]]":
         asks = self._shared.get(log_stream)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
+from runlane.edge_gateway.frames import Chunk
 from runlane.hosting.http_protocol import EXTENSION, TransportProtocol
 
 Scope = MutableMapping[str, Any]
@@ -24,23 +25,6 @@ class ConnectionLost(Exception):
 
 class Stalled(Exception):
     """The client does not read."""
-
-
-class Chunk:
-    """Bytes for many connections, framed for HTTP/1.1 once."""
-
-    __slots__ = ("_framed", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._framed: bytes | None = None
-
-    @property
-    def framed(self) -> bytes:
-        """As one HTTP chunk."""
-        if self._framed is None:
-            self._framed = b"%x\r\n%b\r\n" % (len(self.data), self.data)
-        return self._framed
 
 
 class Connection(Protocol):

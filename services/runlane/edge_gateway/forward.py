@@ -18,6 +18,7 @@ CONNECT_TIMEOUT_S = 2.0
 _ID = r"[^/]+"
 _ROUTES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(r"/v1/runs"), frozenset({"POST"})),
+    (re.compile(rf"/v1/runs/{_ID}/re-execute"), frozenset({"POST"})),
     (re.compile(rf"/v1/runs/{_ID}/commands"), frozenset({"POST"})),
     (re.compile(r"/v1/commands"), frozenset({"GET", "HEAD"})),
     (re.compile(rf"/v1/commands/{_ID}"), frozenset({"GET", "HEAD"})),

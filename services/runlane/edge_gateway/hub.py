@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from runlane.edge_gateway.connection import Chunk
-from runlane.edge_gateway.frames import FACT_EVENT, FactFrames
+from runlane.edge_gateway.burst import Burst, BurstMaker
+from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.preview_lane import PreviewLane
 from runlane.edge_gateway.resume import Head
@@ -83,21 +84,14 @@ class Listener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Joined frames for everyone at the same place, and the place after them."""
-
-    chunk: Chunk
-    facts: int
-    position: Position
-
-
 class RunHub:
     """What the gateway holds of one watched run."""
 
     def __init__(self, run: RunAddress, owner: "Hubs") -> None:
         self.run = run
         self.head = Position("", 0, 0)
+        self.urgent_through = 0
+        """The sequence of the last fact that somebody waits for."""
         self.listeners: set[Listener] = set()
         self.users = 0
         self.previews: PreviewLane | None = None
@@ -113,7 +107,7 @@ class RunHub:
         self._preview_lock = asyncio.Lock()
         self._snapshot: EncodedSnapshot | None = None
         self._snapshot_lock = asyncio.Lock()
-        self._bursts: dict[tuple[str, int, int], Burst] = {}
+        self._bursts: dict[tuple[str, int, int, int], Burst] = {}
         self._wake_due = False
         self._repair_to = 0
         self._repairing = False
@@ -149,36 +143,38 @@ class RunHub:
             return Head(self.head, self.terminal)
         return Head(self.head, self.terminal, hole.got, hole.is_declared)
 
+    def report(self, hole: Hole) -> None:
+        """Facts are missing: what somebody has to look into."""
+        self._owner.meters.holes += 1
+        _log.error("%s", hole, extra=_extra(self.run, LogEvent.VIEW_HOLE))
+
     def holds(self, sequence: int) -> bool:
         """Whether everything after a sequence is at hand, without reading history."""
         return sequence >= self.head.sequence or self._ring.holds(sequence)
 
-    def burst(self, encoder: FactFrames, *, after: int, through: int | None = None) -> Burst:
-        """Frames after a sequence, some at a time. Only if `holds(after)` and there is something."""
-        key = (encoder.types.hash, after, through or 0)
+    def burst(self, encoder: FactFrames, *, after: int, through: int = 0, max_facts: int = 0) -> Burst:
+        """Frames after a sequence, some at a time. Only if `holds(after)` and there is something.
+
+        `through`: whole commits up to there, 0: all. `max_facts`: no more than so many, 0: no bound.
+        """
+        key = (encoder.key, after, through, max_facts)
         known = self._bursts.get(key)
         if known is None:
             if len(self._bursts) >= MAX_BURSTS:
                 self._bursts.clear()
-            known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence)
+            known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence, max_facts)
         return known
 
-    def _make_burst(self, encoder: FactFrames, after: int, through: int) -> Burst:
-        parts: list[bytes] = []
-        size = 0
-        position = Position(self.head.epoch, self.head.stream_seq, after)
+    def _make_burst(self, encoder: FactFrames, after: int, through: int, max_facts: int) -> Burst:
+        made = BurstMaker(Position(self.head.epoch, self.head.stream_seq, after), max_facts)
         for entry in self._ring.after(after):
             if entry.commit.last_sequence > through:
                 break
-            made = self._ring.frames(entry, encoder, after=position.sequence)
-            parts.append(made)
-            size += len(made)
-            position = entry.position
-            if size >= self._owner.limits.burst_bytes:
+            made.add(entry.commit, self._ring.frames(entry, encoder, after=made.position.sequence))
+            if made.size_bytes >= self._owner.limits.burst_bytes or made.full:
                 break
         self._account()
-        frames = b"".join(parts)
-        return Burst(Chunk(frames), frames.count(FACT_EVENT), position)
+        return made.burst()
 
     async def snapshot(self) -> EncodedSnapshot:
         """The state at the head. Raises Retryable, Hole."""
@@ -297,6 +293,8 @@ class RunHub:
                 self._status.apply(fact)
             if fact.preview_id is not None and self.previews is not None:
                 self.previews.retire(fact.preview_id)
+            if is_critical(fact.type):
+                self.urgent_through = fact.sequence
         self._account()
         if self._owner.ring_bytes > self._owner.limits.total_ring_bytes:
             self._ring.shrink_to(self._owner.limits.burst_bytes)
@@ -351,8 +349,7 @@ class RunHub:
                 if not moved:
                     await asyncio.sleep(min(0.02 * 2**attempt, 0.5))
         except Hole as exc:
-            self._owner.meters.holes += 1
-            _log.error("%s", exc, extra=_extra(self.run, LogEvent.VIEW_HOLE))
+            self.report(exc)
             self._break()
         except Exception:  # noqa: BLE001 - whatever it is, other runs go on
             _log.exception("a run cannot be followed", extra=_extra(self.run, LogEvent.VIEW_BROKEN))
@@ -532,4 +529,4 @@ def _extra(run: RunAddress, event: LogEvent) -> dict[str, str]:
     return {"event": event, "tenant_id": run.tenant_id, "run_id": run.run_id}
 
 
-__all__ = ["Burst", "HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]
+__all__ = ["HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]

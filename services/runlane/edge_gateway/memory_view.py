@@ -130,6 +130,13 @@ class MemoryView:
             return False
         return True
 
+    async def ends(self) -> Mapping[str, StreamStart]:
+        """See `View.ends`."""
+        await self._asked("ends")
+        if self._pending:
+            await self._settled.wait()
+        return {"memory": StreamStart(self.epoch, self._last_seq)}
+
     async def _asked(self, read: str) -> None:
         await asyncio.sleep(0)
         self.trouble(read)

@@ -22,6 +22,7 @@ class Meters:
     holes: int = 0
     slow_readers: int = 0
     history_pages: int = 0
+    quota_refusals: int = 0
 
 
 def report(meters: Meters, service: str) -> None:
@@ -42,6 +43,7 @@ def report(meters: Meters, service: str) -> None:
             (meters.watches, with_outcome("opened")),
             (meters.resets, with_outcome("reset")),
             (meters.slow_readers, with_outcome("slow_reader")),
+            (meters.quota_refusals, with_outcome("quota_exceeded")),
         ],
         rises=True,
     )

@@ -5,15 +5,16 @@ from typing import Any
 
 import msgspec
 
-from runlane_contracts.commands import COMMANDS, LedgerStatus
+from runlane_contracts.commands import COMMANDS, STARTING, LedgerStatus
 from runlane_contracts.envelope import Fact
 from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.problems import MEANINGS, Code, ProblemDocument
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+from runlane_contracts.timeline import TimelineRow
 
 Json = dict[str, Any]
-_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End)
+_TYPES = (Fact, Preview, PreviewGap, ProblemDocument, Hello, SnapshotFrame, Synced, End, TimelineRow)
 
 
 @cache
@@ -151,12 +152,28 @@ def _runs() -> Json:
         agent=_TEXT, input=_ANY, run_id=_ID, session_id=_ID, pool=_ID, deadline_at=_TEXT,
         dispatch={"type": "string", "enum": ["pool", "external"]}, limits={"type": "object"},
     )  # fmt: skip
-    started = _object("run_id", "command_id", run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR)
+    again = {
+        "type": "object",
+        "properties": {
+            "from": {"type": "string", "enum": ["input", "checkpoint"]}, "allow_unsafe": _FLAG, "run_id": _ID,
+            "session_id": _ID, "pool": _ID, "dispatch": {"type": "string", "enum": ["pool", "external"]},
+            "deadline_at": _TEXT, "limits": {"type": "object"},
+        },
+    }  # fmt: skip
+    started = _object(
+        "run_id", "command_id",
+        run_id=_ID, command_id=_ID, status=_TEXT, sequence=_COUNT, cursor=_CURSOR, parent_run_id=_ID,
+    )  # fmt: skip
     snapshot = _object(
         "state", "through_sequence", "reducer_version", "checksum", "cursor",
         state={"type": "object"}, through_sequence=_COUNT, reducer_version=_COUNT, checksum=_TEXT, cursor=_CURSOR,
     )  # fmt: skip
     page = _object("events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG)
+    rows = _object(
+        "run_id", "rows", "through_sequence", "cursor", "has_more",
+        run_id=_ID, rows=_list(_ref("TimelineRow")), through_sequence=_COUNT, timeline_version=_COUNT, cursor=_CURSOR,
+        has_more=_FLAG,
+    )  # fmt: skip
     append = _object(
         "lease_epoch", "events",
         lease_epoch=_COUNT, expected_sequence=_COUNT, events=_list(_ref("FactDraft"), minItems=1, maxItems=1000),
@@ -169,7 +186,7 @@ def _runs() -> Json:
                 "Runs, newest first.",
                 _query("status", _RUN_STATUS, "Only these."), _query("agent", _TEXT, "Only its."),
                 _query("session_id", _ID, "Only its."), _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT)),
+                ok=_json(_object("runs", runs=_list(_ref("RunView")), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             ),
             "post": _write(
@@ -178,6 +195,14 @@ def _runs() -> Json:
                 codes=(Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
             ),
         },
+        "/v1/runs/{run_id}/re-execute": {
+            "post": _write(
+                "Execute a run that is over again: a new run from its input or its last checkpoint.", _RUN_ID,
+                _IDEMPOTENCY, _PREFER, body=again,
+                ok={201: _json(started, "It exists."), 202: _json(started, "Accepted; it will exist.")},
+                codes=(Code.UNSAFE_TOOLS, Code.INVALID_STATE, Code.ALREADY_EXISTS, Code.IDEMPOTENCY_CONFLICT),
+            )
+        },
         "/v1/runs/{run_id}": {"get": _get("The run's view.", _RUN_ID, _MIN_SEQUENCE, ok=_json(_ref("RunView")))},
         "/v1/runs/{run_id}/watch": {"get": _watch(cursor_codes)},
         "/v1/runs/{run_id}/snapshot": {
@@ -185,6 +210,13 @@ def _runs() -> Json:
                 "The state, as the facts up to a sequence fold to.", _RUN_ID, _MIN_SEQUENCE,
                 _query("at_sequence", _COUNT, "Of this moment in the run; default: now."), ok=_json(snapshot),
                 codes=(*_READ, Code.CURSOR_EXPIRED),
+            )
+        },
+        "/v1/runs/{run_id}/timeline": {
+            "get": _get(
+                "The record as rows: calls of one tool that stand alike are one, failures stand alone.", _RUN_ID,
+                _CURSOR_PARAM, _LIMIT, _query("at_sequence", _COUNT, "As it stood then; default: now."), _MIN_SEQUENCE,
+                ok=_json(rows), codes=cursor_codes,
             )
         },
         "/v1/runs/{run_id}/events": {
@@ -201,7 +233,7 @@ def _runs() -> Json:
             "get": _get(
                 "Approvals over all runs, the longest asked first.", _query("status", _TEXT, "Default: waiting."),
                 _LIMIT, _PAGE_TOKEN,
-                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT)),
+                ok=_json(_object("approvals", approvals=_list({"type": "object"}), page_token=_TEXT, behind=_FLAG)),
                 codes=(*_ACCESS, Code.INVALID_REQUEST, Code.OVERLOADED),
             )
         },
@@ -233,7 +265,7 @@ def _watch(codes: tuple[Code, ...]) -> Json:
 
 def _commands() -> Json:
     body = _object(
-        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - {"run.start"})}, payload={"type": "object"},
+        "type", type={"type": "string", "enum": sorted(set(COMMANDS) - STARTING)}, payload={"type": "object"},
         idempotency_key=_TEXT, meta={"type": "object"},
     )  # fmt: skip
     refusals = (Code.IDEMPOTENCY_CONFLICT, Code.VERSION_CONFLICT, Code.ALREADY_RESOLVED, Code.RUN_TERMINAL,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane.edge_gateway.frames import frame, struct_frame
+from runlane.edge_gateway.frames import SSE, Wire
+from runlane_contracts import codec
 from runlane_contracts.previews import GapReason, PreviewGap
 
 MAX_ACTIVE = 256
@@ -46,8 +47,16 @@ class PreviewEntry:
     preview_id: str
     first_seq: int
     last_seq: int
-    is_gap: bool
-    frame: bytes = field(repr=False)
+    event: str
+    data: bytes = field(repr=False)
+    _frames: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    def frame(self, wire: Wire) -> bytes:
+        """Encoded once for all who are shown it over one wire format."""
+        made = self._frames.get(wire.name)
+        if made is None:
+            made = self._frames[wire.name] = wire.frame(self.event, self.data)
+        return made
 
 
 @dataclass(slots=True)
@@ -169,18 +178,18 @@ class PreviewLane:
         elif first > active.last_seq + 1:
             missing = _gap(head.preview_id, active.last_seq + 1, first - 1, "lost")
             self._push(PreviewEntry(
-                head.preview_id, missing.from_, missing.to, True, struct_frame("preview_gap", missing)
+                head.preview_id, missing.from_, missing.to, "preview_gap", codec.encode(missing)
             ))  # fmt: skip
         active.last_seq = head.preview_seq
-        self._push(PreviewEntry(head.preview_id, first, head.preview_seq, False, frame("preview", raw)))
+        self._push(PreviewEntry(head.preview_id, first, head.preview_seq, "preview", raw))
 
     def _push(self, entry: PreviewEntry) -> None:
         self._entries.append(entry)
-        self.size_bytes += len(entry.frame)
+        self.size_bytes += len(entry.data)
         while self.size_bytes > self._max_bytes and len(self._entries) > 1:
             evicted = self._entries.popleft()
             self._start += 1
-            self.size_bytes -= len(evicted.frame)
+            self.size_bytes -= len(evicted.data)
             active = self._active.get(evicted.preview_id)
             if active is not None:
                 active.evicted_through = evicted.last_seq
@@ -204,9 +213,9 @@ class PreviewReader:
         """How many entries came since the last `take`."""
         return self._lane.end - self._index
 
-    def take(self, max_bytes: int) -> list[bytes]:
+    def take(self, max_bytes: int, wire: Wire = SSE) -> list[bytes]:
         """The next frames, at most about so many bytes; first what was lost."""
-        lane, frames, size = self._lane, self._missed(), 0
+        lane, frames, size = self._lane, self._missed(wire), 0
         while self._index < lane.end and size < max_bytes:
             entry = lane.at(self._index)
             self._index += 1
@@ -215,13 +224,13 @@ class PreviewReader:
                 continue
             self._shown[entry.preview_id] = entry.last_seq
             self.sent += 1
-            size += len(entry.frame)
-            frames.append(entry.frame)
+            size += len(entry.data)
+            frames.append(entry.frame(wire))
         if len(self._shown) > MAX_ACTIVE // 4:
             self._shown = {key: seq for key, seq in self._shown.items() if lane.is_active(key)}
         return frames
 
-    def _missed(self) -> list[bytes]:
+    def _missed(self, wire: Wire) -> list[bytes]:
         lane = self._lane
         lost = lane.dropped(self._index)
         if not lost:
@@ -230,7 +239,7 @@ class PreviewReader:
         self._shown.update((gap.preview_id, gap.to) for gap in gaps)
         self.dropped += lost
         self._index += lost
-        return [struct_frame("preview_gap", gap) for gap in gaps]
+        return [wire.frame("preview_gap", codec.encode(gap)) for gap in gaps]
 
 
 def _gap(preview_id: str, first: int, last: int, reason: GapReason) -> PreviewGap:

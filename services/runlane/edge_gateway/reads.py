@@ -1,8 +1,6 @@
 """The JSON reads of `/v1`: never behind the view, never beyond the tenant."""
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,6 +8,7 @@ from starlette.routing import Route
 
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.lists import Freshness, Lists
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import Params, choice, integer, limit_param, opened_cursor, query_params, types_param
 from runlane.edge_gateway.run_state import Folded, RunStates, encoded_snapshot
@@ -17,7 +16,7 @@ from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.edge_gateway.view import View, ViewCommit
 from runlane.hosting.authorizer import Authorizer, Right, require
 from runlane.hosting.http import ProblemError, json_response
-from runlane.read_store import ApprovalRow, PageTokenInvalid, RunRow
+from runlane.read_store import PageTokenInvalid
 from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.lifecycle import STATUSES
 from runlane_contracts.problems import Code
@@ -39,23 +38,6 @@ _APPROVAL_STATUSES = ("waiting", "approved", "rejected", "modified", "expired", 
 _AHEAD_WAIT_S = 2.0
 
 
-class Lists(Protocol):
-    """Lists over the runs of a tenant. The read store, in production."""
-
-    async def list_runs(
-        self, tenant_id: str, *, status: str | None, agent: str | None, session_id: str | None, limit: int,
-        page_token: str | None,
-    ) -> tuple[Sequence[RunRow], str | None]:  # fmt: skip
-        """Newest first. Raises PageTokenInvalid, Retryable."""
-        ...
-
-    async def list_approvals(
-        self, tenant_id: str, *, status: str | None, limit: int, page_token: str | None
-    ) -> tuple[Sequence[ApprovalRow], str | None]:
-        """The longest asked first. Raises PageTokenInvalid, Retryable."""
-        ...
-
-
 class Reads:
     """Answers `GET`."""
 
@@ -67,6 +49,7 @@ class Reads:
         view: View,
         states: RunStates,
         lists: Lists,
+        lists_wait_s: float,
         keys: CursorKeys,
     ) -> None:
         self._authorizer = authorizer
@@ -74,6 +57,7 @@ class Reads:
         self._view = view
         self._states = states
         self._lists = lists
+        self._fresh = Freshness(view, lists, within_s=lists_wait_s)
         self._keys = keys
 
     def routes(self) -> list[Route]:
@@ -94,6 +78,7 @@ class Reads:
         principal = await require(request, self._authorizer, Right.VIEW)
         params = _params(request)
         status = choice(params, "status", STATUSES)
+        fresh = await self._fresh.reached()
         try:
             rows, token = await self._lists.list_runs(
                 principal.tenant_id, status=status, agent=params.get("agent") or None,
@@ -103,13 +88,14 @@ class Reads:
             )  # fmt: skip
         except PageTokenInvalid as exc:
             raise ProblemError(Code.INVALID_REQUEST, "page_token: not one of this list") from exc
-        return json_response({"runs": rows} | ({"page_token": token} if token else {}))
+        return _listed({"runs": rows}, token, fresh=fresh)
 
     async def list_approvals(self, request: Request) -> Response:
         """`GET /v1/approvals`."""
         principal = await require(request, self._authorizer, Right.VIEW)
         params = _params(request)
         status = choice(params, "status", _APPROVAL_STATUSES) or "waiting"
+        fresh = await self._fresh.reached()
         try:
             rows, token = await self._lists.list_approvals(
                 principal.tenant_id, status=status, limit=limit_param(params, default=_LISTED, maximum=_MAX_LISTED),
@@ -118,7 +104,7 @@ class Reads:
         except PageTokenInvalid as exc:
             raise ProblemError(Code.INVALID_REQUEST, "page_token: not one of this list") from exc
         approvals = [{**row.approval, "run_id": row.run_id} for row in rows]
-        return json_response({"approvals": approvals} | ({"page_token": token} if token else {}))
+        return _listed({"approvals": approvals}, token, fresh=fresh)
 
     # --- one run ------------------------------------------------------------------------------------------
 
@@ -231,6 +217,11 @@ class _PageOfFacts:
         has_more = b"true" if self._position.sequence < head.sequence else b"false"
         cursor = self._encoder.cursor(self._position).encode()
         return b'{"events":[%b],"cursor":"%b","has_more":%b}' % (b",".join(self._facts), cursor, has_more)
+
+
+def _listed(rows: dict[str, object], token: str | None, *, fresh: bool) -> Response:
+    """One page. Who reads a list that could not wait any longer is told that it may lack the newest."""
+    return json_response(rows | ({"page_token": token} if token else {}) | ({} if fresh else {"behind": True}))
 
 
 def _run_view(run: RunAddress, at: Folded, cursor: str) -> State:

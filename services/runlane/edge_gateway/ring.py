@@ -6,7 +6,7 @@ A watcher is only a position in here; one that is behind the oldest entry reads 
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from runlane.edge_gateway.frames import FactFrames
+from runlane.edge_gateway.frames import EncodedFacts, FactFrames
 from runlane.edge_gateway.view import ViewCommit
 from runlane_contracts.cursor import Position
 
@@ -19,24 +19,22 @@ class RingEntry:
     def __init__(self, commit: ViewCommit) -> None:
         self.commit = commit
         self.cost_bytes = len(commit.body)
-        self._frames: dict[str, bytes] = {}
+        self._frames: dict[str, EncodedFacts] = {}
 
     @property
     def position(self) -> Position:
         """The place after this commit."""
         return self.commit.position
 
-    def frames(self, encoder: FactFrames, *, after: int, keep: bool) -> bytes:
-        """The frames after a sequence; kept for the next reader who begins where the commit does."""
-        commit = self.commit
-        kept = self._frames.get(encoder.types.hash) if after < commit.first_sequence else None
-        if kept is not None:
-            return kept
-        made = encoder.encode(commit, after=after, through=commit.last_sequence)
-        if keep and after < commit.first_sequence:
-            self._frames[encoder.types.hash] = made
-            self.cost_bytes += len(made)
-        return made
+    def frames(self, encoder: FactFrames, *, after: int, keep: bool) -> EncodedFacts:
+        """The frames after a sequence; `keep` them for the next reader."""
+        kept = self._frames.get(encoder.key)
+        if kept is None:
+            if not keep:
+                return encoder.encode(self.commit, after=after)
+            kept = self._frames[encoder.key] = encoder.encode(self.commit, after=0)
+            self.cost_bytes += kept.size_bytes
+        return kept.after(after)
 
 
 class CommitRing:
@@ -79,7 +77,7 @@ class CommitRing:
         for place in range(bisect_right(self._lasts, sequence), len(self._entries)):
             yield self._entries[place]
 
-    def frames(self, entry: RingEntry, encoder: FactFrames, *, after: int) -> bytes:
+    def frames(self, entry: RingEntry, encoder: FactFrames, *, after: int) -> EncodedFacts:
         """The frames of an entry after a sequence."""
         before = entry.cost_bytes
         made = entry.frames(encoder, after=after, keep=self.size_bytes < 2 * self._max_bytes)

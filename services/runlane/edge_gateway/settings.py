@@ -3,6 +3,7 @@
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from runlane.edge_gateway.crowd import CrowdLimits
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.watcher import WatchLimits
 from runlane.hosting.settings import AccessSettings, CommonSettings
@@ -39,6 +40,9 @@ class EdgeGatewaySettings(BaseSettings):
     )
 
     max_watchers: int = Field(default=20_000, ge=1, description="Open watches; more are `overloaded`.")
+    max_tenant_watchers: int = Field(
+        default=10_000, ge=1, description="Open watches of one tenant; more are `quota_exceeded`."
+    )
     max_runs: int = Field(default=20_000, ge=1, description="Runs that are watched at a time; more are `overloaded`.")
     ring_bytes: int = Field(default=MIB, ge=0, description="Newest frames kept per watched run.")
     rings_bytes: int = Field(default=128 * MIB, ge=MIB, description="And over all runs.")
@@ -53,9 +57,12 @@ class EdgeGatewaySettings(BaseSettings):
     heartbeat_s: float = Field(default=12.0, gt=0, le=300, description="Longest silence on an open watch.")
     stall_s: float = Field(default=30.0, gt=0, le=3600, description="A client that takes nothing so long is closed.")
     lifetime_s: float = Field(default=0.0, ge=0, description="Longest watch; 0: no bound.")
-    reauthorize_s: float = Field(default=60.0, gt=0, description="How often an open watch's credentials are checked.")
+    reauthorize_s: float = Field(default=1.0, gt=0, description="How often an open watch's credentials are checked.")
     fresh_wait_s: float = Field(
         default=0.25, ge=0, le=5, description="How long a read without `min_sequence` waits for what the log held."
+    )
+    lists_wait_s: float = Field(
+        default=2.0, ge=0, le=30, description="How long a list waits for what the log held, before it says `behind`."
     )
     visible_wait_s: float = Field(
         default=5.0, gt=0, le=60, description="How long a read waits for the view before `not_yet_visible`."
@@ -81,5 +88,11 @@ class EdgeGatewaySettings(BaseSettings):
             heartbeat_s=self.heartbeat_s,
             stall_s=self.stall_s,
             lifetime_s=self.lifetime_s,
-            reauthorize_s=self.reauthorize_s,
+        )
+
+    @property
+    def crowd_limits(self) -> CrowdLimits:
+        """How many may follow."""
+        return CrowdLimits(
+            total=self.max_watchers, of_tenant=self.max_tenant_watchers, reauthorize_s=self.reauthorize_s
         )

@@ -122,6 +122,13 @@ class View(Protocol):
         """Wait until the view holds everything that is in the log of this run's stream now; False: it took too long."""
         ...
 
+    async def ends(self) -> Mapping[str, StreamStart]:
+        """Where each stream of the view ends, once all hold what the log held when this was asked.
+
+        Waits as long as that takes: the caller bounds it.
+        """
+        ...
+
 
 OnCommit = Callable[[ViewCommit], None]
 OnPreviews = Callable[[bytes], None]

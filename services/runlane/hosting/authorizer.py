@@ -1,20 +1,13 @@
 """Who is asking: a bearer token becomes a principal, whose tenant and rights come from nowhere else."""
 
-import hashlib
-import hmac
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Protocol, Self
+from typing import Protocol
 
-import msgspec
-from msgspec import Meta, Struct
 from starlette.requests import HTTPConnection
 
 from runlane.hosting.http import ProblemError, bearer_token
-from runlane.hosting.settings import AccessSettings
-from runlane_contracts.ids import TENANT_PATTERN, is_tenant
 from runlane_contracts.problems import Code
 
 PRINCIPAL = "runlane.principal"
@@ -34,15 +27,23 @@ EVERY_RIGHT = frozenset(Right)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, for which tenant, with which rights."""
+    """Who asks, for which tenant, with which rights, until when. Holds nothing that would let anybody in."""
 
     tenant_id: str
     subject: str
     rights: frozenset[Right] = EVERY_RIGHT
+    expires_at: datetime | None = None
+    """In UTC. From then on the credentials are no longer valid; None: they do not end by themselves."""
+    credential: str = field(default="", compare=False, repr=False)
+    """By which credentials it came in, as the authorizer that made it names them; of no meaning to others."""
 
     def may(self, right: Right) -> bool:
         """Whether the right is among its own."""
         return right in self.rights
+
+    def has_expired(self, now: datetime) -> bool:
+        """Whether its credentials have ended by themselves."""
+        return self.expires_at is not None and self.expires_at <= now
 
 
 class Authorizer(Protocol):
@@ -51,6 +52,22 @@ class Authorizer(Protocol):
     async def authenticate(self, bearer: str) -> Principal | None:
         """Whose token it is; None for one that is not (or no longer) valid."""
         ...
+
+    def revalidate(self, principal: Principal) -> Principal | None:
+        """What a principal that was let in earlier is now; None when its credentials were revoked or have expired.
+
+        Never waits and costs little: whoever serves open streams asks once a second for each of them. A change of the
+        credentials counts within two seconds.
+        """
+        ...
+
+
+def lost(authorizer: Authorizer, principal: Principal, right: Right) -> Code | None:
+    """Why a principal that was let in may no longer use a right: `unauthenticated`, `forbidden`; None: it still may."""
+    now = authorizer.revalidate(principal)
+    if now is None or now.tenant_id != principal.tenant_id:
+        return Code.UNAUTHENTICATED
+    return None if now.may(right) else Code.FORBIDDEN
 
 
 async def require(connection: HTTPConnection, authorizer: Authorizer, right: Right) -> Principal:
@@ -67,84 +84,3 @@ async def require(connection: HTTPConnection, authorizer: Authorizer, right: Rig
     if not principal.may(right):
         raise ProblemError(Code.FORBIDDEN, f"the right to {right.value} is missing")
     return principal
-
-
-class KeyRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One API key in a key file: the SHA-256 of the key, never the key."""
-
-    tenant_id: Annotated[str, Meta(pattern=TENANT_PATTERN)]
-    subject: str
-    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    rights: tuple[Right, ...] = tuple(Right)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiKeyAuthorizer:
-    """Long random keys, known here by their hash only."""
-
-    principals: Mapping[str, Principal] = field(repr=False)
-    """By the SHA-256 of the key, in hex."""
-
-    @classmethod
-    def of_tokens(cls, tokens: Iterable[tuple[str, Principal]]) -> Self:
-        """Of keys in clear."""
-        return cls(principals={key_hash(token): principal for token, principal in tokens})
-
-    @classmethod
-    def of_text(cls, text: str) -> Self:
-        """Of ``tenant:key,tenant:key`` or ``tenant/subject:key``, each with every right.
-
-        Raises:
-            ValueError: another form, or no tenant id.
-        """
-        return cls.of_tokens(_pair(entry) for entry in text.split(",") if entry.strip())
-
-    @classmethod
-    def of_file(cls, path: Path) -> Self:
-        """Of a JSON list of `KeyRecord`.
-
-        Raises:
-            OSError, msgspec.MsgspecError.
-        """
-        records = msgspec.json.decode(path.read_bytes(), type=list[KeyRecord])
-        return cls(
-            principals={
-                record.sha256: Principal(record.tenant_id, record.subject, frozenset(record.rights))
-                for record in records
-            }
-        )
-
-    @classmethod
-    def of_settings(cls, settings: AccessSettings) -> Self:
-        """All keys of the settings.
-
-        Raises:
-            ValueError, OSError, msgspec.MsgspecError: they cannot be read.
-        """
-        text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
-        known = dict(cls.of_text(text).principals)
-        if settings.api_keys_file is not None:
-            known |= cls.of_file(settings.api_keys_file).principals
-        return cls(principals=known)
-
-    async def authenticate(self, bearer: str) -> Principal | None:
-        """Whose key it is. Takes as long for every key, known or not."""
-        asked = key_hash(bearer)
-        found: Principal | None = None
-        for known, principal in self.principals.items():
-            if hmac.compare_digest(known, asked):
-                found = principal
-        return found
-
-
-def key_hash(token: str) -> str:
-    """What is kept of a key. Keys are long and random, so a plain hash cannot be searched backwards."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _pair(entry: str) -> tuple[str, Principal]:
-    who, colon, token = entry.strip().partition(":")
-    tenant_id, _, subject = who.partition("/")
-    if not colon or not token or not is_tenant(tenant_id):
-        raise ValueError("API keys are written tenant:key, separated by commas")
-    return token, Principal(tenant_id, subject or tenant_id)

@@ -63,6 +63,10 @@ class Connections:
             instance=settings.instance,
         )
 
+    def has(self, service: str) -> bool:
+        """Whether there is a user of this name to connect as."""
+        return self._passwords is not None and self._user_of.get(service, service) in self._passwords
+
     def credentials(self, service: str) -> Credentials:
         """Of a service's user. Raises KeyError when the broker has users and this is none of ours."""
         if self._passwords is None:

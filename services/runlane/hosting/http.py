@@ -57,7 +57,7 @@ OnRefusal = Callable[[Scope, Code], None]
 
 REFUSALS_OF_ACCESS = frozenset({
     Code.UNAUTHENTICATED, Code.FORBIDDEN, Code.RUN_NOT_FOUND, Code.COMMAND_NOT_FOUND, Code.APPROVAL_NOT_FOUND,
-    Code.CURSOR_FOREIGN,
+    Code.CURSOR_FOREIGN, Code.NOT_FOUND,
 })  # fmt: skip
 """What another tenant owns answers as what does not exist, so every "not found" may be one."""
 

@@ -13,8 +13,8 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXTENSION = "runlane.transport"
-WRITE_BUFFER_BYTES = 32 * 1024
-"""What may wait in user space per connection before a writer has to wait."""
+WRITE_BUFFER_BYTES = 16 * 1024
+"""What may wait in user space per connection before a writer has to wait; a watch keeps more for what is urgent."""
 UNSENT_BYTES = 64 * 1024
 """What may wait in the kernel that the client's window does not take. Less is also fresher: what comes next waits
 behind it."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from runlane_contracts.access import BrokerUser, broker_users
+from runlane_contracts.access import SYSTEM_ACCOUNT, BrokerUser, broker_users
 from runlane_contracts.codec import decode_json
 from runlane_contracts.streams import GIB, MAX_PAYLOAD_BYTES, MIB, Layout
 from runlane_contracts.telemetry import LogEvent
@@ -121,15 +121,25 @@ def _cluster_lines(cluster: Cluster) -> list[str]:
 
 
 def authorization_lines(users: Iterable[BrokerUser], passwords: Mapping[str, str]) -> list[str]:
-    """The `authorization` block of a configuration; the same for the embedded server and for a deployed one."""
-    lines = ["authorization {", "  users: ["]
+    """The users of a configuration; the same for the embedded server and for a deployed one."""
+    by_account: dict[str, list[BrokerUser]] = {}
+    for user in users:
+        by_account.setdefault(user.account, []).append(user)
+    lines = ["authorization {", *_user_lines(by_account.pop("", []), passwords), "}"]
+    for account, members in by_account.items():
+        lines += [f"accounts {{ {account} {{", *_user_lines(members, passwords), "} }"]
+    return [*lines, f"system_account: {SYSTEM_ACCOUNT}"] if SYSTEM_ACCOUNT in by_account else lines
+
+
+def _user_lines(users: Iterable[BrokerUser], passwords: Mapping[str, str]) -> list[str]:
+    lines = ["  users: ["]
     for user in users:
         secret = passwords[user.name]
         # Quoted, a `$` would be taken literally; unquoted, it is looked up in the environment.
         shown = secret if secret.startswith("$") else json.dumps(secret)
         lines.append(f"    {{ user: {json.dumps(user.name)}, password: {shown},")
         lines.append(f"      permissions: {json.dumps(_permissions(user))} }}")
-    return [*lines, "  ]", "}"]
+    return [*lines, "  ]"]
 
 
 def _permissions(user: BrokerUser) -> dict[str, dict[str, list[str]]]:

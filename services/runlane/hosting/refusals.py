@@ -39,8 +39,8 @@ _AT_ONCE = 64
 _COUNT_EVERY_S = 1.0
 _RETRY_S = (0.2, 5.0)
 _CLOSE_WITHIN_S = 2.0
-_WORDS = frozenset({"v1", "runs", "watch", "events", "snapshot", "commands", "lease", "previews", "approvals", "pools",
-                    "claim", "content", "ws"})  # fmt: skip
+_WORDS = frozenset({"v1", "runs", "watch", "events", "snapshot", "timeline", "commands", "re-execute", "lease",
+                    "previews", "approvals", "pools", "claim", "content", "ws"})  # fmt: skip
 NOBODY = Actor(kind="user", id="unknown")
 
 

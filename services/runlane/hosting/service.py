@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from runlane.hosting.connections import Connections, Credentials
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http_server import HttpAddress, HttpPortTaken, http_server
-from runlane.hosting.settings import CommonSettings
+from runlane.hosting.settings import CommonSettings, SettingsInvalid
 from runlane.hosting.telemetry import Telemetry, configure_logging, observe_consumers, start_telemetry
 from runlane.kernel.durable import DurableConsumer
 from runlane.kernel.errors import Permanent, Retryable
@@ -303,6 +303,9 @@ async def _main(name: str, service: Service, settings: CommonSettings) -> int:
             await run([service], settings=settings, connections=connections, telemetry=telemetry)
     except ValidationError as exc:
         return _usage(exc)
+    except SettingsInvalid as exc:
+        log.error("%s", exc, extra={"event": LogEvent.SERVICE_FAILED})  # noqa: TRY400  the text says it all
+        return EXIT_USAGE
     except (Retryable, Permanent, ConnectionLost, HttpPortTaken) as exc:
         log.error("%s", exc, extra={"event": LogEvent.SERVICE_FAILED})  # noqa: TRY400  the text says it all
         return EXIT_UNREACHABLE if isinstance(exc, (Retryable, ConnectionLost)) else EXIT_FAILED

@@ -8,8 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from runlane.kernel.errors import Permanent
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import GIB, MIB, Layout
+
+
+class SettingsInvalid(Permanent):
+    """What they say cannot be, or names a file that cannot be read. Starting again does not help."""
 
 
 class CommonSettings(BaseSettings):
@@ -107,7 +112,45 @@ class AccessSettings(BaseSettings):
         default=None, description="API keys in clear, tenant:key or tenant/subject:key, separated by commas."
     )
     api_keys_file: Path | None = Field(
-        default=None, description="JSON list of {tenant_id, subject, sha256, rights}: keys by their hash."
+        default=None,
+        description="JSON list of {tenant_id, subject, sha256, rights, expires_at}: keys by their hash. "
+        "A change counts within a second.",
+    )
+    jwt_jwks_file: Path | None = Field(
+        default=None, description="Key set that JSON Web Tokens are checked with. A change counts within a second."
+    )
+    jwt_jwks_url: str | None = Field(
+        default=None, description="The same, fetched: where the issuer serves its keys. https, or http on loopback."
+    )
+    jwt_jwks_refresh_s: float = Field(
+        default=300.0, ge=1, le=86_400, description="How often that is fetched, besides when a token names a new key."
+    )
+    jwt_secret: SecretStr | None = Field(
+        default=None, description="Instead of a key set: the secret of tokens signed with an HMAC, 32 bytes or more."
+    )
+    jwt_algorithms: str | None = Field(
+        default=None,
+        description="All that are accepted, separated by commas. Unset: RS256,ES256,EdDSA; with a secret HS256.",
+    )
+    jwt_issuer: str | None = Field(default=None, description="Tokens are accepted of this issuer (`iss`) only.")
+    jwt_audience: str | None = Field(default=None, description="And only when meant for this audience (`aud`).")
+    jwt_leeway_s: float = Field(
+        default=10.0, ge=0, le=300, description="By how much the issuer's clock and ours may differ."
+    )
+    jwt_tenant_claim: str = Field(
+        default="tenant_id", min_length=1, description="Claim that names the tenant; dots lead into an object."
+    )
+    jwt_subject_claim: str = Field(
+        default="sub", min_length=1, description="Claim that names who comes: the actor of what they do."
+    )
+    jwt_rights_claim: str = Field(
+        default="scope", min_length=1, description="Claim with the rights: a list, or words with spaces between."
+    )
+    jwt_rights_prefix: str = Field(
+        default="runlane:", description="Before `view`, `operate` and `produce` in that claim; other words are ignored."
+    )
+    jwt_default_rights: str = Field(
+        default="", description="Rights of tokens without that claim, separated by commas. None: they may do nothing."
     )
     cursor_keys: SecretStr | None = Field(
         default=None,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from opentelemetry import metrics, propagate, trace
@@ -42,11 +43,25 @@ def tracer() -> Tracer:
     return trace.get_tracer(SCOPE)
 
 
-def observe(metric: Metric, read: Callable[[], Iterable[tuple[float, Labels]]], *, rises: bool = False) -> None:
+Read = Callable[[], Iterable[tuple[float, Labels]]]
+
+_READERS: "WeakKeyDictionary[object, dict[Metric, list[Read]]]" = WeakKeyDictionary()
+"""By meter provider, who reports a metric: the SDK listens to the first instrument of a name only, and services that
+share a process report the same ones."""
+
+
+def observe(metric: Metric, read: Read, *, rises: bool = False) -> None:
     """Report what `read` returns whenever metrics are collected. `rises`: it is a count that only grows."""
+    readers = _READERS.setdefault(metrics.get_meter_provider(), {})
+    if metric in readers:
+        readers[metric].append(read)
+        return
+    mine = readers[metric] = [read]
 
     def observed(_options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, dict(labels)) for value, labels in read()]
+        # Two that report the same labels mean the same thing; the SDK would add them up.
+        found = {tuple(sorted(labels.items())): (value, labels) for one in mine for value, labels in one()}
+        return [Observation(value, dict(labels)) for value, labels in found.values()]
 
     if rises:
         meter().create_observable_counter(metric.value, [observed])

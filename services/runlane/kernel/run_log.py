@@ -10,7 +10,7 @@ import hashlib
 import logging
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
@@ -20,7 +20,7 @@ import msgspec
 
 from runlane.kernel.clock import NewId, Now
 from runlane.kernel.errors import Compacted, Conflict, KernelError, Retryable, StreamReplaced
-from runlane.kernel.event_log import NOTHING, EventLog
+from runlane.kernel.event_log import NOTHING, EventLog, StoredCommit
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.cursor import Position
@@ -396,6 +396,10 @@ class RunLogs:
             self._evict()
         self._recent.move_to_end(run)
         return found
+
+    def read(self, run: RunAddress) -> AsyncGenerator[StoredCommit, None]:
+        """A run's commits as the log has them now, without keeping the run. Raises Gap, Retryable."""
+        return self._log.read(run)
 
     def forget(self, run: RunAddress) -> None:
         """Let go of a run that turned out not to exist: asking for absent runs must not push out present ones."""

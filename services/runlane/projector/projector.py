@@ -11,13 +11,12 @@ from runlane.projector.fold import ViewMessage
 from runlane.projector.folder import NO_ARCHIVES, Bases, Folder
 from runlane.projector.rebuild import Rebuild, RebuildReport
 from runlane.projector.view import View
-from runlane.read_store import Progress, ReadStore
+from runlane.read_store import PROJECTION, Progress, ReadStore
 from runlane.read_store.generations import Generations
 from runlane_contracts.cursor import REDUCER_VERSION
 
 _log = logging.getLogger("runlane.projector")
 
-PROJECTION = "runs"
 _ATTEMPTS = 4
 
 

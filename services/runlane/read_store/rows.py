@@ -11,6 +11,9 @@ from runlane_contracts.cursor import Position
 from runlane_contracts.reducer import State
 from runlane_contracts.subjects import RunAddress
 
+PROJECTION = "runs"
+"""The one fold that is kept: states of runs and the lists over them."""
+
 
 class StreamPosition(Struct, frozen=True):
     """How far one VIEW stream is folded. Comparable only within one epoch."""

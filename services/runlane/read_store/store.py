@@ -46,6 +46,7 @@ _log = logging.getLogger("runlane.read_store")
 
 MAX_LIMIT = 500
 _ADDRESSES_A_QUERY = 500
+_AGAIN_S = 0.05
 _LOCK = 0x72756E6C616E65  # "runlane"
 
 
@@ -90,7 +91,21 @@ class ReadStore:
         await self._engines.dispose()
 
     async def create(self) -> None:
-        """Make the tables, and an empty live generation. Tables of another schema version are dropped first."""
+        """Make the tables, and an empty live generation. Tables of another schema version are dropped first.
+
+        Two processes may do it at once. A new SQLite file is switched to writing ahead by one of them, and the other
+        is turned away meanwhile, whatever it would be ready to wait.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            try:
+                return await self._create()
+            except Retryable:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _create(self) -> None:
         async with self.writing() as connection:
             await self.one_at_a_time(connection)
             await connection.run_sync(lambda sync: metadata.create_all(sync, tables=[schema_versions]))
@@ -203,6 +218,13 @@ class ReadStore:
         return Progress(
             generation=generation, reducer_version=version, projection=projection, stream=stream, position=position
         )
+
+    async def folded(self, projection: str) -> dict[str, StreamPosition]:
+        """How far each stream is folded in the live generation; without those that are not begun."""
+        async with self.reading() as connection:
+            live = (await connection.execute(statements.live_generation())).one()
+            rows = await connection.execute(statements.progress_of(live.generation, projection))
+            return {row.stream: StreamPosition(row.epoch, row.stream_seq) for row in rows}
 
     # --- writing ------------------------------------------------------------------------------------------
 

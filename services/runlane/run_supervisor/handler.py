@@ -6,6 +6,7 @@ command's id when they are decided again), the work for a worker, the ledger's o
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 
 import msgspec
@@ -13,17 +14,26 @@ import msgspec
 from runlane.hosting.telemetry import span_after
 from runlane.kernel.clock import Now
 from runlane.kernel.delivery import Delivery
-from runlane.kernel.errors import Permanent
+from runlane.kernel.errors import Gap, Permanent
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.kernel.verdict import DONE, DeadLetter, Verdict
 from runlane.run_supervisor import machine
 from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.meters import Meters
+from runlane.run_supervisor.re_execution import Parent
 from runlane.run_supervisor.recovery import HandOut, recover
 from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
-from runlane_contracts.commands import CancelRun, Command, LedgerEntry, LedgerStatus, Rejection, StartRun
-from runlane_contracts.lifecycle import Refused
+from runlane_contracts.commands import (
+    STARTING,
+    CancelRun,
+    Command,
+    LedgerEntry,
+    LedgerStatus,
+    ReExecuteRun,
+    Rejection,
+)
+from runlane_contracts.lifecycle import Refused, RunLifecycle
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
 from runlane_contracts.telemetry import Attribute, Span
@@ -98,11 +108,14 @@ class CommandHandler:
             )
 
     async def _applied(self, command: Command, run_log: RunLog) -> LedgerEntry:
+        parent = await self._parent_of(command)
         written = await run_log.transact(
-            lambda run: machine.decide(run, command, now=self._now()), lease_epoch=0, actor=command.issued_by
+            lambda run: machine.decide(run, command, now=self._now(), parent=parent),
+            lease_epoch=0,
+            actor=command.issued_by,
         )
         run = run_log.lifecycle
-        if command.type == StartRun.TYPE and run.attempt == 0:
+        if command.type in STARTING and run.attempt == 0:
             order = recover(run)
             if isinstance(order, HandOut):
                 await self._dispatcher.hand_out(run, order)
@@ -112,6 +125,13 @@ class CommandHandler:
             applied_sequence=run.applied_commands.get(command.command_id, written.lifecycle_sequence),
             log_stream_seq=written.position.stream_seq,
         )
+
+    async def _parent_of(self, command: Command) -> Parent | None:
+        if command.type != ReExecuteRun.TYPE:
+            return None
+        payload = machine.payload_of(command)
+        assert isinstance(payload, ReExecuteRun)  # noqa: S101 - its type says so
+        return await _read_parent(self._run_logs, RunAddress(command.tenant_id, payload.parent_run_id))
 
     def _is_too_old(self, command: Command) -> bool:
         try:
@@ -142,6 +162,18 @@ class CommandHandler:
             log_stream_seq=log_stream_seq,
             rejection=rejection,
         )
+
+
+async def _read_parent(run_logs: RunLogs, address: RunAddress) -> Parent:
+    """The whole record of a run that is to be executed again, as far as that needs it."""
+    parent = Parent(run=RunLifecycle(tenant_id=address.tenant_id, run_id=address.run_id))
+    try:
+        async with aclosing(run_logs.read(address)) as commits:
+            async for stored in commits:
+                parent.take(stored.commit.facts)
+    except Gap:
+        parent.gone = True
+    return parent
 
 
 def _attributes(command: Command) -> dict[str, str | int]:

@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from runlane.run_supervisor import answers
+from runlane.run_supervisor.re_execution import Parent, re_executed
 from runlane_contracts import canonical, commands, events
 from runlane_contracts.codec import parse_timestamp, timestamp
 from runlane_contracts.commands import Command, derived_id
@@ -25,8 +26,10 @@ SYSTEM: Final = Actor(kind="system", id="runlane")
 # --- commands ---------------------------------------------------------------------------------------------
 
 
-def decide(run: RunLifecycle, command: Command, *, now: datetime) -> list[FactDraft]:
+def decide(run: RunLifecycle, command: Command, *, now: datetime, parent: Parent | None = None) -> list[FactDraft]:
     """The facts that a command leads to. None: it was applied already, or what it wants is so already.
+
+    `parent`: the run that a `run.re_execute` is about, as it is when it is over.
 
     Raises:
         Refused: it does not apply; the code says why.
@@ -36,6 +39,8 @@ def decide(run: RunLifecycle, command: Command, *, now: datetime) -> list[FactDr
     payload = payload_of(command)
     if isinstance(payload, commands.StartRun):
         return _caused_by(command, _start(run, command, payload))
+    if isinstance(payload, commands.ReExecuteRun):
+        return _caused_by(command, _re_execute(run, payload, parent))
     if not run.exists:
         raise Refused(Code.RUN_NOT_FOUND, "no such run")
     if run.is_terminal:
@@ -122,6 +127,14 @@ def _start(run: RunLifecycle, command: Command, payload: commands.StartRun) -> l
         parent_run_id=payload.parent_run_id,
     )
     return [draft(created, session_id=command.session_id)]
+
+
+def _re_execute(run: RunLifecycle, payload: commands.ReExecuteRun, parent: Parent | None) -> list[FactDraft]:
+    if run.exists:
+        raise Refused(Code.ALREADY_EXISTS, "a run with this id was started by another request")
+    if parent is None:
+        raise Refused(Code.RUN_NOT_FOUND, "no such run to execute again")
+    return re_executed(run, payload, parent)
 
 
 def _cancel(run: RunLifecycle, payload: commands.CancelRun, now: datetime) -> list[FactDraft]:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from runlane.run_supervisor import machine
+from runlane.run_supervisor.re_execution import Parent
 from runlane_contracts import commands, events
 from runlane_contracts.codec import timestamp
 from runlane_contracts.commands import Command
@@ -27,6 +28,7 @@ SAMPLES: Final[tuple[commands.CommandPayload, ...]] = (
     commands.ReconcileTool(tool_call_id="unknown", outcome="executed", note="n"),
     commands.ProvideInput(input_id="i1", value=1),
     commands.SendMessage(content="c"),
+    commands.ReExecuteRun(parent_run_id="old"),
 )
 """One command of each type, that applies to the items of the sample run."""
 
@@ -92,7 +94,8 @@ def cell(state: str, payload: commands.CommandPayload) -> tuple[str, ...]:
         payload=Raw(msgspec.json.encode(payload)),
     )
     try:
-        return tuple(one.type for one in machine.decide(run_in(state), command, now=NOW))
+        decided = machine.decide(run_in(state), command, now=NOW, parent=Parent(run=run_in("completed")))
+        return tuple(one.type for one in decided)
     except Refused as exc:
         return (exc.code.value,)
 

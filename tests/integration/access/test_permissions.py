@@ -8,7 +8,7 @@ from support.eventually import eventually
 from support.nats import SMALL, nats_server
 
 USERS = tuple(user.name for user in broker_users(SMALL))
-SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber"}
+SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber", "broker_monitor"}
 APPENDERS = frozenset({"command_gateway", "run_supervisor", "worker"})
 LEASES = frozenset({"command_gateway", "run_supervisor", "worker"})
 LOG_READERS = frozenset({"command_gateway", "run_supervisor", "redaction_filter", "worker"})
@@ -33,7 +33,16 @@ MAY_PUBLISH = {
     "$KV.RL_LEASES.acme.r1": LEASES,
     "$KV.RL_LEDGER.acme.cmd_1": {"command_gateway", "run_supervisor"},
     "$KV.RL_TIMERS.acme.r1": {"run_supervisor"},
-    "$JS.API.INFO": set(USERS) - {"observer", "subscriber"},
+    "$KV.RL_ROLLUP.head": {"metrics_aggregator"},
+    "$JS.API.INFO": set(USERS) - {"observer", "subscriber", "broker_monitor"},
+    "$JS.API.STREAM.LIST": {"operator", "metrics_aggregator"},
+    "$JS.API.STREAM.INFO.RL_DEAD": {"operator", "metrics_aggregator"},
+    "$JS.API.CONSUMER.INFO.RL_LOG_0.some": {"operator", "run_supervisor", "worker", "metrics_aggregator"},
+    "$JS.API.CONSUMER.LIST.RL_SIGNAL": {"operator", "metrics_aggregator"},
+    "$JS.API.CONSUMER.LIST.RL_LOG_0": {"operator"},
+    "$JS.API.DIRECT.GET.RL_SIGNAL": {"operator", "redaction_filter"},
+    "$JS.API.CONSUMER.MSG.NEXT.RL_SIGNAL.metrics-aggregator-v1": {"metrics_aggregator"},
+    "$JS.ACK.RL_SIGNAL.metrics-aggregator-v1.1.2.3.4.5": {"metrics_aggregator"},
     "$JS.API.STREAM.CREATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.UPDATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.PURGE.RL_VIEW_0": {"operator"},
@@ -76,6 +85,8 @@ MAY_PUBLISH = {
     "$JS.API.DIRECT.GET.RL_WORK": {"command_gateway"},
     "$JS.API.STREAM.MSG.DELETE.RL_WORK": {"command_gateway"},
     "$SYS.REQ.SERVER.PING": set(),
+    "$SYS.REQ.SERVER.PING.VARZ": {"broker_monitor"},
+    "$SYS.REQ.SERVER.PING.CONNZ": set(),
     "$SRV.PING": set(),
     "_INBOX_operator.x": SERVICES,
     "_INBOX_worker.x": set(),

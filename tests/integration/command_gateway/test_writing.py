@@ -16,6 +16,7 @@ def requests_about(run_id: str) -> list[tuple[str, str, Any]]:
     """Every verb that writes to a run, with a body that would be taken."""
     return [
         ("POST", f"/v1/runs/{run_id}/commands", {"type": "run.cancel", "payload": {}}),
+        ("POST", f"/v1/runs/{run_id}/re-execute", {"from": "input"}),
         ("POST", f"/v1/runs/{run_id}/lease", {"worker_id": "w", "ttl_s": 5}),
         ("PUT", f"/v1/runs/{run_id}/lease", {"worker_id": "w1", "lease_epoch": 1}),
         ("DELETE", f"/v1/runs/{run_id}/lease", {"worker_id": "w1", "lease_epoch": 1}),

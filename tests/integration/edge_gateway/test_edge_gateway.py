@@ -231,3 +231,25 @@ async def test_the_console_and_the_description_are_served(tmp_path: Path) -> Non
         assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
         hidden = await edge.get("/v1/content/abc")
         assert (hidden.status_code, hidden.json()["code"]) == (404, "not_found")
+
+
+async def test_the_timeline_comes_in_pages_as_it_stands_now_or_stood_then(tmp_path: Path) -> None:
+    story = a_short_run()
+    async with edge_server(tmp_path) as edge:
+        for commit in story.commits(5):
+            await edge.commit(commit.facts)
+        whole = (await edge.get("/v1/runs/run_1/timeline")).json()
+        told = sorted(sequence for row in whole["rows"] for sequence in row["sequences"])
+        assert told == [fact.sequence for fact in story.facts]
+        assert whole["through_sequence"] == len(story.facts)
+        assert whole["has_more"] is False
+        paged, cursor, more = [], None, True
+        while more:
+            page = (await edge.get("/v1/runs/run_1/timeline", limit=2, **({"cursor": cursor} if cursor else {}))).json()
+            paged, cursor, more = paged + page["rows"], page["cursor"], page["has_more"]
+        assert paged == whole["rows"]
+        then = (await edge.get("/v1/runs/run_1/timeline", at_sequence=3)).json()
+        assert then["through_sequence"] == 3
+        assert [row["phase"] for row in then["rows"]] == ["created", "leased", "started"]
+        assert (await edge.get("/v1/runs/run_9/timeline")).json()["code"] == "run_not_found"
+        assert (await edge.get("/v1/runs/run_1/timeline", cursor="c1.x.y")).json()["code"] == "cursor_invalid"

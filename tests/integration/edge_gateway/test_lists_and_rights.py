@@ -1,12 +1,13 @@
 """Lists come from the read store; rights from the token."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from runlane.hosting.settings import AccessSettings
-from runlane.read_store import ReadStore
+from runlane.read_store import PROJECTION, ReadStore
 from runlane.read_store.rows import RunChange, StreamPosition
 from runlane_contracts.cursor import Position
 from runlane_contracts.reducer import initial_state, reduce
@@ -14,8 +15,13 @@ from runlane_contracts.subjects import RunAddress
 from support.edge_server import edge_server
 from support.runs import Story, a_short_run, a_waiting_run
 
+THROUGH = StreamPosition("e", 100)
 
-async def fold(store: ReadStore, *stories: Story) -> None:
+
+async def fold(
+    store: ReadStore, *stories: Story, projection: str = "test", stream: str = "VIEW",
+    through: StreamPosition = THROUGH,
+) -> None:  # fmt: skip
     """What the projector does."""
     changes = []
     for story in stories:
@@ -25,8 +31,8 @@ async def fold(store: ReadStore, *stories: Story) -> None:
         run = RunAddress(story.run.tenant_id, story.run.run_id)
         position = Position("e", len(story.facts), len(story.facts))
         changes.append(RunChange(run=run, state=state, position=position, items=frozenset(state["items"])))
-    before = await store.progress("test", "VIEW")
-    await store.write(changes, before=before, position=StreamPosition("e", 100))
+    before = await store.progress(projection, stream)
+    await store.write(changes, before=before, position=through)
 
 
 async def test_runs_and_open_approvals_of_the_tenant_are_listed_in_pages(tmp_path: Path) -> None:
@@ -55,6 +61,21 @@ async def test_runs_and_open_approvals_of_the_tenant_are_listed_in_pages(tmp_pat
         ):  # fmt: skip
             refused = await edge.get(path, **params)
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request"), path
+
+
+async def test_a_list_waits_for_the_projector_and_says_when_it_stands_still(tmp_path: Path) -> None:
+    story = a_waiting_run("run_w")
+    async with edge_server(tmp_path, lists_wait_s=2) as edge:
+        await edge.commit(story.facts)
+        assert (await edge.get("/v1/approvals")).json() == {"approvals": [], "behind": True}
+        asking = asyncio.create_task(edge.get("/v1/approvals"))
+        await asyncio.sleep(0.2)
+        assert not asking.done()
+        stream, epoch = edge.layout.view_stream_at(0), await edge.view_epoch()
+        await fold(edge.store, story, projection=PROJECTION, stream=stream, through=StreamPosition(epoch, 1))
+        answer = (await asking).json()
+        assert [one["approval_id"] for one in answer["approvals"]] == ["a1"]
+        assert "behind" not in answer
 
 
 async def test_who_may_not_view_is_forbidden(tmp_path: Path) -> None:

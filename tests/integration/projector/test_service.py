@@ -9,9 +9,8 @@ from sqlalchemy import update
 
 from runlane.kernel.connection import connect
 from runlane.kernel.direct import DirectReader
-from runlane.projector.projector import PROJECTION
 from runlane.projector.view import DirectView
-from runlane.read_store import ReadStore, StreamPosition
+from runlane.read_store import PROJECTION, ReadStore, StreamPosition
 from runlane.read_store.tables import generations
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import decode_json

@@ -107,7 +107,7 @@ def test_a_lost_connection_shows_and_heals(site: Site):
     run_id = site.add(a_waiting_run())
     site.lane.cut_after.append(3)
     terminal = Terminal(site, "watch", run_id)
-    terminal.until("waiting  the connection was lost")
+    terminal.until("reconnecting  the connection was lost")
     site.wait(asyncio.sleep(0))
     site.wait(site.lane.state(run_id, events.RunCancelled()))
     assert terminal.end() == 0

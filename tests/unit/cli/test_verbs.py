@@ -12,7 +12,7 @@ from runlane.cli.output import printable
 from runlane.cli.state_dir import ConnectionInfo
 from runlane_contracts import events
 from support.fake_edge import TOKEN
-from support.runs import a_short_run, a_waiting_run
+from support.runs import Story, a_short_run, a_waiting_run
 from support.site import Site
 
 
@@ -47,6 +47,30 @@ def test_start_reads_its_input_from_a_file(site: Site, tmp_path: Path):
     assert site.call("start", "--agent", "a", "--input", "@/nowhere").exit_code == 2
 
 
+def test_re_execute_begins_a_new_run_from_an_old_one_and_prints_its_id_alone(site: Site):
+    old = site.add(a_short_run())
+    result = site.call("re-execute", old, "--run-id", "again", "--pool", "slow")
+    assert (result.exit_code, result.stdout) == (0, "again\n")
+    assert "runlane watch again" in result.stderr
+    created = site.lane.runs["again"].life.created
+    assert (created.input, created.parent_run_id, created.pool) == ({"text": "hello", "weight": 1.0}, old, "slow")
+    assert site.json("re-execute", old)[0]["run_id"].startswith("run_")
+
+
+def test_re_execute_refuses_by_name_what_is_not_safe_twice(site: Site):
+    story = Story(run_id="paid").then(
+        events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w1"), events.RunStarted(),
+        events.ToolRequested(tool_call_id="c1", name="pay", arguments={}, side_effect="unsafe"),
+        events.ToolCompleted(tool_call_id="c1", result=1), events.RunCompleted(),
+    )  # fmt: skip
+    old = site.add(story)
+    result = site.call("re-execute", old)
+    assert result.exit_code == 1
+    assert "unsafe_tools" in result.stderr
+    assert site.call("re-execute", old, "--allow-unsafe").exit_code == 0
+    assert "no checkpoint" in site.call("re-execute", old, "--allow-unsafe", "--from-checkpoint").stderr
+
+
 def test_watch_as_json_prints_the_frames_of_the_wire(site: Site):
     run_id = site.add(a_short_run())
     frames = site.json("watch", run_id, "--from", "start")
@@ -77,7 +101,7 @@ def test_watch_says_when_the_connection_is_lost_and_goes_on(site: Site):
     site.lane.cut_after.append(4)
     result = site.call("watch", run_id, "--from", "start")
     assert result.exit_code == 0
-    assert "waiting: the connection was lost" in result.stderr
+    assert "reconnecting: the connection was lost" in result.stderr
     assert result.stdout.count("run.created") == 1
     assert "run.completed" in result.stdout
 

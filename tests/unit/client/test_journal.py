@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from runlane.client import AlreadyRan, NonDeterministic, RunActions, RunContext, ToolInProgress
+from runlane.client.transports.ports import NewRun, StartedRun
 from runlane_contracts import events
+from runlane_contracts.checkpoint import CHECKPOINT_TYPE, checkpoint_artifact_id
 from support.eventually import eventually
 from support.mortal_lane import RUN, Death, MortalLane
 
@@ -286,6 +288,56 @@ async def test_a_checkpoint_is_found_by_the_successor_who_goes_on_behind_it():
     assert lane.payloads(RUN, "run.completed")[0]["output"] == {"page": 4, "notes": [1, 2, 3, 4]}
     assert lane.types(RUN).count("artifact.completed") == 4
     assert not lane.runs[RUN].life.open_items
+
+
+class BegunFrom(MortalLane):
+    """Its run begins with a checkpoint of another one."""
+
+    async def start_run(self, new: NewRun) -> StartedRun:
+        started = await super().start_run(new)
+        kept = {"page": 2, "notes": ["a", "b"]}
+        await self.state(
+            RUN,
+            events.ArtifactCompleted(
+                artifact_id=checkpoint_artifact_id(RUN), media_type=CHECKPOINT_TYPE, content=kept
+            ),
+        )  # fmt: skip
+        return started
+
+
+@pytest.mark.parametrize("deaths", [(), (Death(3, written=True),), (Death(6, written=False),)])
+async def test_a_run_that_executes_another_again_goes_on_where_that_one_stood(deaths: tuple[Death, ...]):
+    """Fails without `_begun_from`: then it begins at page 0."""
+    lane = BegunFrom(*deaths)
+    pages: list[Any] = []
+
+    async def effect(call: ToolInProgress) -> str:
+        pages.append(call.arguments)
+        return f"p{call.arguments}"
+
+    async def agent(ctx: RunContext) -> dict[str, Any]:
+        done: dict[str, Any] = ctx.checkpointed or {"page": 0, "notes": []}
+        while done["page"] < 4:
+            note = await ctx.call("read", done["page"], effect)
+            done = {"page": done["page"] + 1, "notes": [*done["notes"], note]}
+            await ctx.checkpoint(done)
+        return done
+
+    assert await lane.play(agent) == "completed"
+    assert lane.payloads(RUN, "run.completed")[0]["output"] == {"page": 4, "notes": ["a", "b", "p2", "p3"]}
+    assert set(pages) == {2, 3}
+
+
+async def test_an_agent_that_asks_for_no_checkpoint_begins_at_the_beginning():
+    lane = BegunFrom()
+
+    async def agent(ctx: RunContext) -> str:
+        await call(ctx, "weigh")
+        await ctx.checkpoint("weighed")
+        return "done"
+
+    assert await lane.play(agent) == "completed"
+    assert [one["content"] for one in lane.payloads(RUN, "artifact.completed")][1:] == ["weighed"]
 
 
 async def test_a_question_that_was_decided_while_nobody_drove_the_run_lets_it_go_on_visibly():

@@ -23,7 +23,7 @@ from runlane.client import (
     SnapshotGiven,
     Unreachable,
 )  # fmt: skip
-from runlane.client.reader import Refused
+from runlane.client.reader import OVER, Refused
 from runlane.client.transports.ports import Frame
 from runlane_contracts import events, reducer
 from runlane_contracts.resume import Mark, Outcome, ResetReason
@@ -91,15 +91,16 @@ async def test_p5_cuts_of_every_length_with_a_snapshot_first_give_the_state_of_a
 async def test_a_lost_connection_is_not_the_end_of_a_run():
     lane = lane_with(a_waiting_run())
     lane.cut_after.append(8)
-    seen: list[Connection] = []
-    reader = RunReader(lane, "run_2", from_="start", backoff=AT_ONCE, on_connection=lambda c, _why: seen.append(c))
+    seen: list[tuple[Connection, str]] = []
+    reader = RunReader(lane, "run_2", from_="start", backoff=AT_ONCE, on_connection=lambda *turn: seen.append(turn))
     async with asyncio.timeout(5):
         async for item in reader:
             if isinstance(item, Hello) and len(lane.watches) == 2:
                 break
+    assert Connection.RECONNECTING in [connection for connection, _ in seen]
+    assert OVER not in [reason for _, reason in seen]
     await reader.aclose()
-    assert Connection.WAITING in seen
-    assert Connection.FINISHED not in seen
+    assert reader.connection is Connection.IDLE
     assert lane.watches[1].cursor == "c6"
 
 
@@ -140,7 +141,7 @@ async def test_a_finished_run_read_to_its_end_answers_that_nothing_follows():
     reader = RunReader(lane, "run_1", cursor="c12")
     assert await reader.connect() == RunTerminal()
     assert [item async for item in reader] == []
-    assert reader.connection is Connection.FINISHED
+    assert reader.connection is Connection.IDLE
 
 
 async def test_outcomes_have_names():
@@ -278,7 +279,7 @@ async def test_live_facts_follow_history_on_one_connection():
         async for item in reader:
             if isinstance(item, Fact):
                 seen.append(item.sequence)
-            elif reader.connection is Connection.LIVE and len(seen) == 6:
+            elif reader.is_live and len(seen) == 6:
                 await lane.state("run_2", events.RunResumed(), events.RunCompleted())
     assert seen == list(range(1, 9))
     assert len(lane.watches) == 1

@@ -17,10 +17,12 @@ from runlane.client import (
     RunActions,
     RunContext,
     RunWriter,
+    SqliteCheckpointStore,
     ToolInProgress,
     UnknownCall,
     Worker,
 )
+from runlane.client.checkpoint import opened
 from runlane.client.transports.ports import NewRun
 from support.eventually import eventually
 from support.fake_edge import TOKEN, FakeEdge
@@ -63,6 +65,19 @@ async def test_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         await play("Follow a run", url=url, token=TOKEN, run_id="run_1", directory=tmp_path)
     assert "completed sha256:" in capsys.readouterr().out
     assert (tmp_path / "run_1.cursor").read_text() == "c12"
+
+
+async def test_follow_runs_over_restarts(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lane = MemoryLane()
+    story = a_short_run()
+    lane.runs["run_1"] = MemoryRun(story.run, list(story.facts))
+    async with FakeEdge(lane).serve() as url:
+        for _life in range(2):
+            await play("Follow runs over restarts", url=url, token=TOKEN, run_id="run_1", directory=tmp_path)
+    assert capsys.readouterr().out == ""  # a finished run begins with its snapshot; nothing was left to find out
+    kept = opened(await SqliteCheckpointStore(tmp_path / "runs.db").open())
+    assert kept.runs["run_1"].cursor == "c12"
+    assert kept.pending == ()
 
 
 @pytest.mark.parametrize(("decision", "sent"), [("approved", "yes"), ("rejected", "no")])
@@ -127,7 +142,7 @@ async def test_when_a_worker_is_lost():
 
 
 def test_every_example_is_played():
-    assert set(EXAMPLES) == {"Write a run", "Follow a run", "Be a worker", "Act on a run"}
+    assert set(EXAMPLES) == {"Write a run", "Follow a run", "Follow runs over restarts", "Be a worker", "Act on a run"}
     assert len(BLOCKS) == len(EXAMPLES) + 2
 
 

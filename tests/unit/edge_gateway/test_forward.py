@@ -47,7 +47,7 @@ def mirror(request: httpx.Request) -> httpx.Response:
         ("POST", "/v1/runs"), ("POST", "/v1/runs/r1/commands"), ("GET", "/v1/commands/cmd_1"),
         ("GET", "/v1/commands?idempotency_key=a%20b"), ("POST", "/v1/runs/r1/lease"), ("PUT", "/v1/runs/r1/lease"),
         ("DELETE", "/v1/runs/r1/lease"), ("POST", "/v1/runs/r1/events"), ("POST", "/v1/runs/r1/previews"),
-        ("POST", "/v1/pools/p1/claim"), ("POST", "/v1/runs/a%20b/commands"),
+        ("POST", "/v1/pools/p1/claim"), ("POST", "/v1/runs/a%20b/commands"), ("POST", "/v1/runs/r1/re-execute"),
     ],
 )  # fmt: skip
 async def test_a_verb_is_handed_on_as_it_came_and_its_answer_comes_back(method: str, path: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from runlane.edge_gateway.frames import FACT_EVENT, FactFrames, frame, retry_hint, struct_frame
+from runlane.edge_gateway.frames import Chunk, FactFrames, frame, retry_hint, struct_frame
 from runlane.edge_gateway.queries import choice, integer, limit_param, query_params, watch_request
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.type_filter import EVERYTHING, MAX_TYPES, TypeFilterInvalid, type_filter
@@ -72,11 +72,16 @@ def test_line_breaks_between_tokens_do_not_break_a_frame() -> None:
     assert got.data == {"a": "b\n"}
 
 
-def test_only_fact_frames_hold_what_begins_a_fact_frame() -> None:
-    made = frame("preview", encode({"data": FACT_EVENT.decode()}))
-    assert FACT_EVENT not in made
+def test_frames_without_data_of_a_run_are_as_the_protocol_writes_them() -> None:
     assert struct_frame("synced", Synced(sequence=3)) == b'event: synced\ndata: {"sequence":3}\n\n'
     assert retry_hint(5) == b"retry: 5\n"
+
+
+def test_frames_for_many_are_joined_once() -> None:
+    chunk = Chunk(b"ab", b"c" * 14)
+    assert (chunk.size_bytes, chunk.data) == (16, b"ab" + b"c" * 14)
+    assert chunk.framed == b"10\r\nab" + b"c" * 14 + b"\r\n"
+    assert chunk.framed is chunk.framed
 
 
 def a_commit(first: int, count: int = 2, size: int = 10) -> ViewCommit:
@@ -94,7 +99,11 @@ def a_commit(first: int, count: int = 2, size: int = 10) -> ViewCommit:
 def test_each_fact_carries_the_cursor_after_it() -> None:
     encoder = FactFrames(KEYS, RUN, EVERYTHING)
     commit = a_commit(3, 3)
-    frames = FrameParser().feed(encoder.encode(commit, after=3, through=5))
+    encoded = encoder.encode(commit, after=3)
+    assert encoded.sequences == (4, 5)
+    assert encoded.after(4).sequences == encoded.after(3).after(4).sequences == (5,)
+    assert encoded.first(1).sequences == (4,)
+    frames = FrameParser().feed(b"".join(encoded.frames))
     assert [one.data["sequence"] for one in frames] == [4, 5]
     assert [encoder.position(str(one.id)) for one in frames] == [Position("e1", 30, 4), Position("e1", 30, 5)]
 
@@ -169,10 +178,10 @@ def test_frames_are_encoded_once_per_filter_and_count_against_the_bound() -> Non
     before = ring.size_bytes
     first = ring.frames(entry, everything, after=0)
     assert ring.frames(entry, everything, after=0) is first
-    assert ring.size_bytes == before + len(first)
-    assert ring.frames(entry, nothing, after=0) == b""
-    assert len(FrameParser().feed(ring.frames(entry, everything, after=2))) == 2
-    assert ring.size_bytes == before + len(first)
+    assert ring.size_bytes == before + first.size_bytes
+    assert ring.frames(entry, nothing, after=0).frames == ()
+    assert ring.frames(entry, everything, after=2).frames == first.frames[2:]
+    assert ring.size_bytes == before + first.size_bytes
 
 
 def test_many_filters_do_not_make_a_ring_grow_without_bound() -> None:

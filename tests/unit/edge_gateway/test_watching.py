@@ -275,7 +275,7 @@ async def test_a_hole_is_never_skipped_and_named_when_the_reader_comes_back() ->
         again = gateway.watch(RUN, last_event_id=watching.of("fact")[-1].id)
         await again.until("synced")
         assert again.frames[0].data["outcome"] == "reset_required"
-        assert again.frames[0].data["reason"] == "compacted"
+        assert again.frames[0].data["reason"] == "hole"
         assert again.frames[1].data["through_sequence"] == len(story.facts)
 
 
@@ -323,7 +323,7 @@ async def test_a_gateway_that_stops_says_so_with_a_cursor_and_when_to_come_back(
     async with edge(stored(story)) as gateway:
         watching = gateway.watch(RUN, from_="start")
         await watching.until("synced")
-        await gateway.watches.shut_down()
+        await gateway.crowd.shut_down()
         await watching.over()
         end = watching.frames[-1]
         assert end.data["reason"] == "shutdown"

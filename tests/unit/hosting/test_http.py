@@ -6,7 +6,8 @@ import pytest
 from starlette.responses import Response
 from starlette.routing import Route
 
-from runlane.hosting.authorizer import ApiKeyAuthorizer, KeyRecord, Principal, Right, key_hash, require
+from runlane.hosting.api_keys import ApiKeyAuthorizer, KeyRecord, key_hash
+from runlane.hosting.authorizer import Principal, Right, require
 from runlane.hosting.http import (
     ProblemError,
     application,

@@ -8,7 +8,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from runlane.hosting import refusals
-from runlane.hosting.authorizer import ApiKeyAuthorizer, Principal, Right, require
+from runlane.hosting.api_keys import ApiKeyAuthorizer
+from runlane.hosting.authorizer import Principal, Right, require
 from runlane.hosting.http import ProblemError, application, json_response
 from runlane.hosting.refusals import RefusalLog
 from runlane.kernel.errors import Retryable

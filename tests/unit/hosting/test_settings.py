@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from runlane.hosting.authorizer import ApiKeyAuthorizer
+from runlane.hosting.api_keys import ApiKeyAuthorizer
 from runlane.hosting.settings import AccessSettings, CommonSettings
 from runlane_contracts.streams import GIB
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 from runlane.run_supervisor import machine, table
 from runlane_contracts import canonical, events
 from runlane_contracts.codec import timestamp
-from runlane_contracts.commands import COMMANDS, Command
+from runlane_contracts.commands import COMMANDS, STARTING, Command
 from runlane_contracts.envelope import Actor
 from runlane_contracts.lifecycle import STATUSES, FactDraft, Refused, RunLifecycle, draft, place
 from runlane_contracts.problems import Code
@@ -123,7 +123,7 @@ def test_a_run_that_does_not_exist_is_named() -> None:
     assert refused(RunLifecycle(tenant_id="acme", run_id="run_1"), "run.cancel").code == Code.RUN_NOT_FOUND
 
 
-@pytest.mark.parametrize("type_", sorted(set(COMMANDS) - {"run.start"}))
+@pytest.mark.parametrize("type_", sorted(set(COMMANDS) - STARTING))
 def test_a_run_that_is_over_refuses_everything(type_: str) -> None:
     sample = next(one for one in table.SAMPLES if type_ == one.TYPE)
     run = a_run(events.RunCompleted())

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 import msgspec
@@ -83,6 +83,31 @@ class HttpTransport:
         reply = await self._call(
             "POST", "/v1/runs", {k: v for k, v in body.items() if v is not None}, headers={"Idempotency-Key": key}
         )
+        return _decode(reply, StartedRun)
+
+    async def re_execute(
+        self,
+        run_id: str,
+        *,
+        idempotency_key: str,
+        from_: Literal["input", "checkpoint"] = "input",
+        allow_unsafe: bool = False,
+        new_run_id: str | None = None,
+        pool: str | None = None,
+        dispatch: Literal["pool", "external"] | None = None,
+    ) -> StartedRun:
+        """Execute a run that is over again, as a new run; the same `idempotency_key` starts it once.
+
+        Refused as `unsafe_tools` when it executed tools that are not safe to execute twice, and `allow_unsafe` is not
+        said.
+        """
+        body = {
+            "from": from_, "allow_unsafe": allow_unsafe, "run_id": new_run_id, "pool": pool, "dispatch": dispatch
+        }  # fmt: skip
+        reply = await self._call(
+            "POST", f"/v1/runs/{run_id}/re-execute", {k: v for k, v in body.items() if v is not None},
+            headers={"Idempotency-Key": idempotency_key},
+        )  # fmt: skip
         return _decode(reply, StartedRun)
 
     async def take_lease(self, run_id: str, *, worker_id: str, ttl_s: float) -> Lease:

@@ -1,0 +1,47 @@
+"""Joined frames for everyone who is at the same place of a run. Pure."""
+
+from dataclasses import dataclass
+
+from runlane.edge_gateway.frames import Chunk, EncodedFacts
+from runlane.edge_gateway.view import ViewCommit
+from runlane_contracts.cursor import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Some facts as frames, one each, and the place after them, beyond the last if what followed is filtered."""
+
+    chunk: Chunk
+    facts: int
+    position: Position
+
+
+class BurstMaker:
+    """Collects frames of commits that follow each other. `max_facts` 0: no bound."""
+
+    def __init__(self, position: Position, max_facts: int = 0) -> None:
+        self.position = position
+        self.size_bytes = 0
+        self._left = max_facts or None
+        self._frames: list[bytes] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as many facts as it may."""
+        return self._left == 0
+
+    def add(self, commit: ViewCommit, encoded: EncodedFacts) -> None:
+        """Take in the commit's facts, as many as may be; the place is then inside of it."""
+        taken = encoded if self._left is None else encoded.first(self._left)
+        if self._left is not None:
+            self._left -= len(taken.frames)
+        self._frames += taken.frames
+        self.size_bytes += taken.size_bytes
+        if len(taken.frames) == len(encoded.frames):
+            self.position = commit.position
+        else:
+            self.position = Position(commit.epoch, commit.stream_seq, taken.sequences[-1])
+
+    def burst(self) -> Burst:
+        """What was collected."""
+        return Burst(Chunk(*self._frames), len(self._frames), self.position)

@@ -1,0 +1,1 @@
+"""Counts what the signals say: fleet metrics, and the spans of each run."""

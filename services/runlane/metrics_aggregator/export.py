@@ -1,0 +1,142 @@
+"""Spans to the collector: bounded, in the background. What cannot be sent is dropped, the oldest first, and counted."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from runlane.hosting.settings import CommonSettings
+from runlane.kernel.clock import Now
+from runlane.metrics_aggregator.spans import FinishedSpan
+from runlane_contracts.telemetry import SCOPE, Attribute
+from runlane_contracts.tracing import TraceContext
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Sequence[FinishedSpan]], bool]
+"""Sends; whether they arrived. Blocks; is called in a thread."""
+
+BATCH = 512
+RETRY_S = (1.0, 30.0)
+SECOND_NS = 1_000_000_000
+
+
+class SpanOutbox:
+    """Spans on their way. `counts`: exported, dropped (no room), too_old."""
+
+    def __init__(self, send: Send, *, now: Now, max_waiting: int, max_age_s: float) -> None:
+        self.counts: Counter[str] = Counter()
+        self._send, self._now = send, now
+        self._max_waiting, self._max_age_ns = max_waiting, int(max_age_s * SECOND_NS)
+        self._waiting: deque[FinishedSpan] = deque()
+        self._arrived = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def put(self, spans: Sequence[FinishedSpan]) -> None:
+        """Take them; returns at once."""
+        oldest_ns = int(self._now().timestamp() * SECOND_NS) - self._max_age_ns
+        for span in spans:
+            if span.ended_ns < oldest_ns:
+                self.counts["too_old"] += 1
+                continue
+            if len(self._waiting) >= self._max_waiting:
+                self._waiting.popleft()
+                self.counts["dropped"] += 1
+            self._waiting.append(span)
+        if self._waiting:
+            self._empty.clear()
+            self._arrived.set()
+
+    async def flush(self, within_s: float) -> bool:
+        """Wait until all that was put has been sent; whether it has."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Send, for ever."""
+        pause_s = RETRY_S[0]
+        while True:
+            await self._arrived.wait()
+            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+            if await asyncio.to_thread(self._send, batch):
+                self.counts["exported"] += len(batch)
+                pause_s = RETRY_S[0]
+            else:
+                self._put_back(batch)
+                log.debug("the collector took no spans; %d wait", len(self._waiting))
+                await asyncio.sleep(pause_s)
+                pause_s = min(RETRY_S[1], pause_s * 2)
+            if not self._waiting:
+                self._arrived.clear()
+                self._empty.set()
+
+    def _put_back(self, batch: Sequence[FinishedSpan]) -> None:
+        room = self._max_waiting - len(self._waiting)
+        self.counts["dropped"] += max(0, len(batch) - room)
+        self._waiting.extendleft(reversed(batch[max(0, len(batch) - room) :]))
+
+
+def otlp_sender(settings: CommonSettings, service: str, version: str) -> Send | None:
+    """Sends to the collector that the settings name; None if they name none. Loading it takes a moment."""
+    if settings.telemetry_endpoint is None:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415
+
+    exporter = OTLPSpanExporter(endpoint=f"{settings.telemetry_endpoint.rstrip('/')}/v1/traces", timeout=5)
+    resource = Resource.create({
+        "service.name": f"{SCOPE}.{service}", "service.version": version, "service.instance.id": settings.instance,
+    })  # fmt: skip
+
+    def send(spans: Sequence[FinishedSpan]) -> bool:
+        readable = [_readable(span, resource) for span in spans]
+        return exporter.export(readable) is SpanExportResult.SUCCESS
+
+    return send
+
+
+def _readable(span: FinishedSpan, resource: object) -> "ReadableSpan":
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - loaded by now
+    from opentelemetry.sdk.trace import Event, ReadableSpan  # noqa: PLC0415
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode  # noqa: PLC0415
+
+    assert isinstance(resource, Resource)  # noqa: S101 - made by `otlp_sender`
+    parent = TraceContext(span.context.trace_id, span.parent_span_id, span.context.sampled)
+    attributes = dict(span.attributes)
+    if span.error is not None:
+        attributes[Attribute.ERROR_TYPE.value] = span.error
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.context),
+        parent=_context(parent) if span.parent_span_id else None,
+        resource=resource,
+        attributes=attributes,
+        events=[Event(name, timestamp=at_ns) for at_ns, name in span.events],
+        links=[Link(_context(link.context), {Attribute.LINK.value: link.reason}) for link in span.links],
+        kind=SpanKind[span.kind],
+        status=Status(StatusCode.ERROR) if span.error is not None else Status(StatusCode.UNSET),
+        start_time=span.started_ns,
+        end_time=span.ended_ns,
+        instrumentation_scope=InstrumentationScope(SCOPE),
+    )
+
+
+def _context(context: TraceContext) -> "SpanContext":
+    from opentelemetry.trace import SpanContext, TraceFlags  # noqa: PLC0415
+
+    return SpanContext(
+        int(context.trace_id, 16), int(context.span_id, 16), is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT),
+    )  # fmt: skip

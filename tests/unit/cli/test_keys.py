@@ -1,0 +1,110 @@
+"""`runlane keys` on a folder: what it prints, what it leaves, whom that lets in."""
+
+import json
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from runlane.cli.key_file import KeyFile
+from runlane.cli.main import runlane
+from runlane.hosting.api_keys import ApiKeyAuthorizer, KeyRecord, key_hash
+from runlane.hosting.authorizer import EVERY_RIGHT, Right
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    KeyFile(tmp_path / "api_keys.json").begin_with([("demo", "token-demo"), ("other", "token-other")])
+    return tmp_path
+
+
+def call(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(runlane, ["keys", *words, "--state-dir", str(folder)])
+
+
+def listed(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in call(folder, "list", "--json").stdout.splitlines()]
+
+
+async def let_in(folder: Path, token: str):
+    return await ApiKeyAuthorizer.of_file(folder / "api_keys.json").authenticate(token)
+
+
+async def test_a_new_folder_lets_in_its_own_tokens_and_the_file_shows_none(folder):
+    who = await let_in(folder, "token-demo")
+    assert who is not None
+    assert (who.tenant_id, who.rights) == ("demo", EVERY_RIGHT)
+    assert "token-demo" not in (folder / "api_keys.json").read_text() + call(folder, "list").stdout
+    assert (folder / "api_keys.json").stat().st_mode & 0o077 == 0
+
+
+async def test_a_key_is_added_shown_once_and_revoked_by_its_id(folder):
+    added = call(folder, "add", "--tenant", "acme", "--subject", "ci", "--right", "view", "--json")
+    made = json.loads(added.stdout)
+    who = await let_in(folder, made["token"])
+    assert who is not None
+    assert (who.tenant_id, who.subject, who.rights) == ("acme", "ci", {Right.VIEW})
+    assert made["key_id"] in {one["key_id"] for one in listed(folder)}
+    assert call(folder, "revoke", made["key_id"]).exit_code == 0
+    assert await let_in(folder, made["token"]) is None
+    assert [one["tenant_id"] for one in listed(folder)] == ["demo", "other"]
+
+
+async def test_a_key_may_be_revoked_by_itself_and_be_printed_plainly(folder):
+    token = call(folder, "add").stdout.strip()
+    assert await let_in(folder, token) is not None
+    assert call(folder, "revoke", token, "--json").exit_code == 0
+    assert await let_in(folder, token) is None
+
+
+async def test_a_key_may_end_by_itself(folder):
+    call(folder, "add", "--expires-in", "8h")
+    (made,) = [one for one in listed(folder) if "expires_at" in one]
+    assert made["expires_at"].endswith("Z")
+    assert call(folder, "add", "--expires-in", "soon").exit_code == 2
+
+
+def test_nobody_is_revoked_by_mistake(folder):
+    before = (folder / "api_keys.json").read_bytes()
+    for named in ("", "nobody", "token-demo "):
+        result = call(folder, "revoke", named)
+        assert (result.exit_code, "key_not_found" in result.stderr) == (1, True)
+    path = folder / "api_keys.json"
+    twins = [KeyRecord(tenant_id="demo", subject="x", sha256="ab" + letter * 62) for letter in "cd"]
+    path.write_bytes(msgspec.json.encode(twins))
+    assert "ambiguous_key" in call(folder, "revoke", "ab").stderr
+    assert before != path.read_bytes() == msgspec.json.encode(twins)
+
+
+def test_a_tenant_that_cannot_be_is_refused(folder):
+    assert call(folder, "add", "--tenant", "Not A Tenant").exit_code == 2
+    assert len(listed(folder)) == 2
+
+
+def test_a_folder_without_keys_says_so(tmp_path):
+    result = call(tmp_path, "list")
+    assert (result.exit_code, "no_key_file" in result.stderr) == (1, True)
+
+
+def test_changes_at_the_same_time_all_count(folder):
+    file = KeyFile(folder / "api_keys.json")
+
+    def add() -> None:
+        for _ in range(10):
+            file.add(lambda hashed: KeyRecord(tenant_id="demo", subject="x", sha256=hashed), tenant_id="demo")
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(file.records()) == 42
+
+
+def test_what_was_revoked_stays_so_when_it_is_started_again(folder):
+    file = KeyFile(folder / "api_keys.json")
+    file.revoke(key_hash("token-demo")[:12])
+    file.begin_with([("demo", "token-demo"), ("other", "token-other")])
+    assert [record.tenant_id for record in file.records()] == ["other"]

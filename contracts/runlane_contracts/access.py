@@ -76,7 +76,7 @@ def _command_gateway(layout: Layout) -> BrokerUser:
         layout,
         publish=(
             every("cmd"), every("log"), every("preview.raw"),
-            *_read(*_log(layout), *_buckets(layout)),
+            *_read(*_log(layout), *_buckets(layout), f"KV_{layout.tenant_bucket}"),
             *_write_bucket(layout.lease_bucket), *_write_bucket(layout.ledger_bucket),
             *_inform(layout.command_stream),
             *_read(layout.work_stream), f"{API}.STREAM.MSG.DELETE.{layout.work_stream}",
@@ -195,7 +195,7 @@ def _worker(layout: Layout) -> BrokerUser:
         description="A worker of the platform: takes work and leases, states facts, follows its own runs.",
         publish=(
             f"{API}.INFO", every("log"), every("preview.raw"),
-            *_read(*_log(layout), f"KV_{layout.lease_bucket}"),
+            *_read(*_log(layout), f"KV_{layout.lease_bucket}", f"KV_{layout.tenant_bucket}"),
             *_tail(*_log(layout)),
             *_write_bucket(layout.lease_bucket),
             *_inform(layout.work_stream),
@@ -218,6 +218,7 @@ def _operator(layout: Layout) -> BrokerUser:
             *(f"{API}.CONSUMER.{verb}.*.*" for verb in ("CREATE", "INFO", "DELETE", "UNPIN", "RESET")),
             f"{API}.CONSUMER.CREATE.*.*.>",
             *_read(*_view(layout), layout.signal_stream, layout.dead_stream, layout.audit_stream),
+            *_read(f"KV_{layout.lease_bucket}", f"KV_{layout.tenant_bucket}"), *_write_bucket(layout.tenant_bucket),
             layout.subjects.all_of("svc"),
         ),
         deny_publish=(f"{API}.STREAM.DELETE.{layout.audit_stream}",),

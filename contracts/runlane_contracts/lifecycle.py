@@ -19,6 +19,7 @@ from runlane_contracts.commands import Rejection
 from runlane_contracts.envelope import Actor, Fact, ItemRef
 from runlane_contracts.ids import CommandId, EventId, ItemId, SessionId, Timestamp, is_moment, is_traceparent
 from runlane_contracts.problems import Code
+from runlane_contracts.tracing import own_context, run_context
 
 TERMINAL_STATUS = frozenset({"completed", "failed", "cancelled"})
 STATUSES = ("created", "running", "waiting", "paused", "cancelling", "lost", "completed", "failed", "cancelled")
@@ -130,6 +131,8 @@ class RunLifecycle(Struct, kw_only=True):
     inputs: dict[str, Input] = field(default_factory=dict)
     event_ids: dict[str, int] = field(default_factory=dict)
     applied_commands: dict[str, int] = field(default_factory=dict)  # command id → sequence after it
+    traceparent: str | None = None
+    """The span of the run itself: of every fact whose producer names no other."""
 
     @property
     def exists(self) -> bool:
@@ -172,6 +175,7 @@ class RunLifecycle(Struct, kw_only=True):
             return
         if fact.type == "run.created":
             self.session_id = fact.session_id
+            self.traceparent = run_context(fact.traceparent, self.tenant_id, self.run_id).traceparent
         try:
             payload = events.decode_payload(fact.type, fact.payload)
         except msgspec.MsgspecError:
@@ -645,6 +649,7 @@ def place(
     """Give admitted drafts their place in the run: sequence, scope, item revision, ids where none were given."""
     facts: list[Fact] = []
     revisions: dict[tuple[str, str], int] = {}
+    traceparent = run.traceparent or own_context(run.tenant_id, run.run_id).traceparent
     for offset, (one, event_id) in enumerate(zip(drafts, event_ids, strict=True)):
         facts.append(
             Fact(
@@ -666,7 +671,7 @@ def place(
                 causation_ids=one.causation_ids,
                 occurred_at=one.occurred_at or occurred_at,
                 classification=one.classification,
-                traceparent=one.traceparent,
+                traceparent=one.traceparent or traceparent,
                 payload=one.payload,
             )
         )

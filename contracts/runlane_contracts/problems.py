@@ -36,6 +36,7 @@ class Code(StrEnum):
     CURSOR_FOREIGN = "cursor_foreign"
     QUOTA_EXCEEDED = "quota_exceeded"
     INTERNAL = "internal"
+    VIEW_QUARANTINED = "view_quarantined"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
     OVERLOADED = "overloaded"
     NOT_YET_VISIBLE = "not_yet_visible"
@@ -77,6 +78,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.CURSOR_FOREIGN: Meaning(422, "The cursor belongs to another run, tenant, audience or filter."),
     Code.QUOTA_EXCEEDED: Meaning(429, "The tenant's quota is used up.", retryable=True),
     Code.INTERNAL: Meaning(500, "A fault of ours.", retryable=True),
+    Code.VIEW_QUARANTINED: Meaning(500, "A fact of the run cannot be folded; its facts are still readable."),
     Code.UPSTREAM_UNAVAILABLE: Meaning(502, "A service behind this one does not answer.", retryable=True),
     Code.OVERLOADED: Meaning(503, "Busy; nothing was lost.", retryable=True),
     Code.NOT_YET_VISIBLE: Meaning(504, "The view has not reached that sequence yet.", retryable=True),

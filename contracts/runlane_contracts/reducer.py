@@ -9,11 +9,13 @@ it. `REDUCER_VERSION` rises when the same facts would give another state.
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from runlane_contracts import events
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.envelope import Fact, is_erased
+from runlane_contracts.tracing import parse_traceparent
 
 State = dict[str, Any]
 
@@ -28,6 +30,23 @@ class SequenceGap(Exception):
         super().__init__(f"expected sequence {expected}, got {got}")
         self.expected = expected
         self.got = got
+
+
+class Quarantine(Struct, frozen=True, kw_only=True):
+    """Why the view of a run stands still before a fact: this version of the fold fails on it."""
+
+    sequence: int
+    event_id: str
+    type: str
+    reducer_version: int = REDUCER_VERSION
+
+
+class Poison(Exception):
+    """A fact that the fold fails on: the fold is wrong. The state it was applied to is spoiled."""
+
+    def __init__(self, fact: Fact) -> None:
+        super().__init__(f"the fold fails on sequence {fact.sequence}, {fact.type}")
+        self.quarantine = Quarantine(sequence=fact.sequence, event_id=fact.event_id, type=fact.type)
 
 
 def initial_state(tenant_id: str, run_id: str) -> State:
@@ -84,7 +103,9 @@ def reduce(state: State, fact: Fact) -> str | None:
     return _reduce_item(state, fact, verb, payload)
 
 
-_KEPT_OF_ERASED = ("tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at")
+_KEPT_OF_ERASED = (
+    "tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at", "trace_id",
+)  # fmt: skip
 
 
 def _reduce_erased(run: State, fact: Fact) -> None:
@@ -95,6 +116,7 @@ def _reduce_erased(run: State, fact: Fact) -> None:
     at = fact.recorded_at or fact.occurred_at
     if fact.type == "run.created":
         run["created_at"] = at
+        _trace(run, fact)
     if status in TERMINAL_STATUS:
         run["ended_at"] = at
     _move(run, status)
@@ -116,6 +138,21 @@ def _erase(state: State, erased: Any) -> None:
 def quarantine_mark(sequence: int, event_id: str) -> State:
     """What stands in `marks` for a fact that could not be applied."""
     return {"sequence": sequence, "type": "log.quarantined", "event_id": event_id, "reason": "unfit"}
+
+
+def fold(state: State, fact: Fact) -> str | None:
+    """As `reduce`, for those who keep views of many runs: a fault of the fold is that of one run, and has a name.
+
+    Raises:
+        SequenceGap: as `reduce` does.
+        Poison: `reduce` failed in a way it never should; the state is spoiled.
+    """
+    try:
+        return reduce(state, fact)
+    except SequenceGap:
+        raise
+    except Exception as exc:
+        raise Poison(fact) from exc
 
 
 # What the fold reads of a payload, beside the id of its item. Everything else may be there or not.
@@ -162,6 +199,7 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
     match fact.type:
         case "run.created":
             run.update({**payload, "tenant_id": run["tenant_id"], "run_id": run["run_id"], "created_at": at})
+            _trace(run, fact)
         case "run.leased":
             _keep(run, payload, "lease_epoch", "worker_id", "attempt")
             if run["status"] == "lost":
@@ -181,6 +219,14 @@ def _reduce_run(run: State, fact: Fact, payload: State) -> None:
             pass
     _move(run, _RUN_STATUS.get(fact.type))
     _forget_what_is_over(run)
+
+
+def _trace(run: State, fact: Fact) -> None:
+    context = parse_traceparent(fact.traceparent)
+    if context is None:
+        run.pop("trace_id", None)
+    else:
+        run["trace_id"] = context.trace_id
 
 
 def _move(run: State, status: str | None) -> None:
@@ -303,6 +349,7 @@ def open_approvals(state: State) -> list[State]:
 
 
 __all__ = [
-    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "SequenceGap", "State", "checksum", "fitting_payload",
-    "initial_state", "is_terminal", "item_of", "item_status", "open_approvals", "quarantine_mark", "reduce",
+    "OPEN_ITEM_STATUS", "REDUCER_VERSION", "TERMINAL_STATUS", "Poison", "Quarantine", "SequenceGap", "State",
+    "checksum", "fitting_payload", "fold", "initial_state", "is_terminal", "item_of", "item_status", "open_approvals",
+    "quarantine_mark", "reduce",
 ]  # fmt: skip

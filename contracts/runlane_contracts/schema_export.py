@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane_contracts import events, headers
+from runlane_contracts import events, headers, websocket
 from runlane_contracts.audit import PROGRESS, AuditRecord, Refusal
 from runlane_contracts.commands import COMMANDS, Command, LedgerEntry
 from runlane_contracts.cursor import REDUCER_VERSION
@@ -44,6 +44,7 @@ def documents() -> dict[str, Schema]:
         "problem.json": _plain("ProblemDocument", [ProblemDocument]),
         **{f"frame_{name}.json": _plain(cls.__name__, [cls]) for name, cls in _FRAMES.items()},
         "asyncapi.json": asyncapi(),
+        "asyncapi_websocket.json": asyncapi_websocket(),
     }
 
 
@@ -266,6 +267,94 @@ def _messages() -> Schema:
         "wakeUp": message("Nothing: only a wake-up", {}),
         "previews": message("Fragments of one run", struct(PreviewBatch)),
     }  # fmt: skip
+
+
+# --- AsyncAPI of the WebSocket ------------------------------------------------------------------------------
+
+_CALLS: dict[str, tuple[type[Struct] | None, type[Struct] | None, str]] = {
+    "initialize": (websocket.Initialize, websocket.Initialized, "Always first."),
+    "run/watch": (websocket.Watch, websocket.Watching, "Follow a run."),
+    "run/ack": (websocket.Ack, websocket.Acked, "Everything up to the cursor was applied."),
+    "run/unwatch": (websocket.Unwatch, websocket.Unwatched, "Follow it no more."),
+    "command/submit": (websocket.Submit, LedgerEntry, "Ask something of a run."),
+    "auth/renew": (websocket.Renew, websocket.Renewed, "Another token of the same tenant."),
+    "ping": (None, None, "Is anybody there?"),
+}
+_NOTES: dict[str, tuple[type[Struct], str]] = {
+    "run/snapshot": (websocket.SnapshotNotice, "State first; what follows starts after it."),
+    "run/fact": (websocket.FactNotice, "One fact, as its bytes are over SSE."),
+    "run/synced": (websocket.SyncedNotice, "Caught up; live from here."),
+    "run/preview": (websocket.PreviewNotice, "Shown, never stored."),
+    "run/preview_gap": (websocket.PreviewGapNotice, "Previews that were lost."),
+    "run/end": (websocket.EndNotice, "The last of a subscription."),
+    "auth/expiring": (websocket.Expiring, "Renew the token, or the connection ends."),
+}
+
+
+def asyncapi_websocket() -> Schema:
+    """AsyncAPI 3.0 of `GET /v1/ws`: the calls of a client with their results, and what the server says by itself."""
+    types = {one for wish, result, _ in _CALLS.values() for one in (wish, result) if one is not None}
+    types |= {kind for kind, _ in _NOTES.values()} | {ProblemDocument}
+    schemas = _components(sorted(map(_with_object, types), key=lambda one: one.__name__), "#/components/schemas/{name}")
+    messages = {_key(method): _call(method, wish, text) for method, (wish, _, text) in _CALLS.items()}
+    messages |= {f"{_key(method)}Result": _result(method, found) for method, (_, found, _) in _CALLS.items()}
+    messages |= {_key(method): _call(method, kind, text) for method, (kind, text) in _NOTES.items()}
+    references = {name: {"$ref": f"#/components/messages/{name}"} for name in messages}
+    said = [{"$ref": f"#/channels/ws/messages/{_key(method)}"} for method in _NOTES]
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": "Runlane over WebSocket", "version": str(websocket.PROTOCOL_VERSION)},
+        "defaultContentType": "application/json",
+        "channels": {"ws": {
+            "address": "/v1/ws", "messages": references,
+            "bindings": {"ws": {"method": "GET"}},
+            "x-runlane-close-codes": {str(code.value): code.name.lower() for code in websocket.CloseCode},
+            "x-runlane-error-numbers": {str(code.value): code.name.lower() for code in websocket.RpcCode},
+        }},
+        "operations": {
+            "say": {"action": "send", "channel": {"$ref": "#/channels/ws"}, "messages": said},
+            **{_key(method): _operation(method, text) for method, (_, _, text) in _CALLS.items()},
+        },
+        "components": {"messages": messages, "schemas": schemas},
+    }  # fmt: skip
+
+
+def _operation(method: str, text: str) -> Schema:
+    channel = {"$ref": "#/channels/ws"}
+    return {
+        "action": "receive", "channel": channel, "summary": text,
+        "messages": [{"$ref": f"#/channels/ws/messages/{_key(method)}"}],
+        "reply": {"channel": channel, "messages": [{"$ref": f"#/channels/ws/messages/{_key(method)}Result"}]},
+    }  # fmt: skip
+
+
+def _key(method: str) -> str:
+    first, _, second = method.partition("/")
+    return first + second.title().replace("_", "")
+
+
+def _rpc(required: list[str], **properties: Schema) -> Schema:
+    return {"type": "object", "properties": {"jsonrpc": {"const": "2.0"}, **properties}, "required": required}
+
+
+def _of(kind: type[Struct] | None) -> Schema:
+    return {"type": "object"} if kind is None else {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _call(method: str, kind: type[Struct] | None, text: str) -> Schema:
+    payload = _rpc(["jsonrpc", "method"], id=_ID, method={"const": method}, params=_of(kind))
+    return {"title": text, "contentType": "application/json", "payload": payload}
+
+
+def _result(method: str, kind: type[Struct] | None) -> Schema:
+    error = {"type": "object", "properties": {
+        "code": {"type": "integer"}, "message": {"type": "string"}, "data": _of(ProblemDocument),
+    }, "required": ["code", "message", "data"]}  # fmt: skip
+    payload = _rpc(["jsonrpc", "id"], id=_ID, result=_of(kind), error=error)
+    return {"title": f"The answer to {method}", "contentType": "application/json", "payload": payload}
+
+
+_ID: Schema = {"type": ["string", "number", "null"]}
 
 
 if __name__ == "__main__":

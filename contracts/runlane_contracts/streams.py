@@ -140,6 +140,10 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self._name("TIMERS")
 
     @property
+    def tenant_bucket(self) -> str:
+        return self._name("TENANTS")
+
+    @property
     def rollup_bucket(self) -> str:
         return self._name("ROLLUP")
 
@@ -215,6 +219,7 @@ class Layout(Struct, frozen=True, kw_only=True):
             self._bucket(self.lease_bucket, "Who drives which run, until when.", 0.0),
             self._bucket(self.ledger_bucket, "What became of each command.", UNSEALED_S),
             self._bucket(self.timer_bucket, "When the supervisor has to look at which run.", 0.0),
+            self._bucket(self.tenant_bucket, "What each tenant may have of what all share.", 0.0),
             self._bucket(self.rollup_bucket, "Up to where the signals are counted, and what they came to.", 0.0),
         )
 
@@ -259,7 +264,7 @@ class Layout(Struct, frozen=True, kw_only=True):
                     durable=self._command_durable(index), pin_ttl_s=1.0, stream=self.command_stream,
                     service="run_supervisor",
                     filter_subjects=tuple(self.subjects.partitions_of("cmd", index, self.supervisor_partitions)),
-                    max_ack_pending=512, pinned=True,
+                    max_ack_pending=1024, pinned=True,
                 )
                 for index in range(self.supervisor_partitions)
             ),

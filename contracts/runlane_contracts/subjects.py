@@ -55,6 +55,10 @@ class Subjects(NamedTuple):
     def work(self, tenant_id: str, pool: str) -> str:
         return f"{self.root}.work.{tenant_id}.{pool}"
 
+    def tenant_of_work(self, subject: str) -> str:
+        """Whose run lies under a work subject."""
+        return subject.rsplit(".", 2)[1]
+
     def audit(self, tenant_id: str, category: str) -> str:
         return f"{self.root}.audit.{tenant_id}.{category}"
 

@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import NamedTuple
 
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-[A-Za-z0-9_-]{0,64})?")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 RUN_SPAN = "run"
@@ -59,6 +59,17 @@ def own_context(tenant_id: str, run_id: str, *, ratio: float = 1.0) -> TraceCont
     """What `run.created` carries where nobody brought a trace: its parent is the span of the run itself."""
     trace_id = run_trace_id(tenant_id, run_id)
     return TraceContext(trace_id, span_id(tenant_id, run_id, RUN_SPAN), is_sampled(trace_id, ratio))
+
+
+def run_context(traceparent: str | None, tenant_id: str, run_id: str) -> TraceContext:
+    """The span of the run itself, in the trace of a run whose `run.created` carries `traceparent`.
+
+    Where what a producer states belongs if it names no span of its own.
+    """
+    found = parse_traceparent(traceparent)
+    if found is None:
+        return own_context(tenant_id, run_id)
+    return found._replace(span_id=span_id(tenant_id, run_id, RUN_SPAN))
 
 
 def trace_id_of(traceparent: str | None, tenant_id: str, run_id: str) -> str:

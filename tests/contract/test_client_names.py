@@ -7,11 +7,11 @@ import runlane.client
 PINNED = (
     "ActionOutcome AlreadyRan Applied BackoffPolicy CheckpointRefused CheckpointStore Client CommandFactory "
     "Connection ContractViolation CursorStore Declined Effect End Executed Fact FileCheckpointStore FileCursorStore "
-    "Held Hello HttpTransport Intent LeaseLost MemoryCheckpointStore MemoryCursorStore NatsTransport NonDeterministic "
-    "NotExecuted Preview PreviewEntry PreviewGap PreviewOverlay ReadOutcome Reconcile Redactor Refused RequestRefused "
-    "ResetRequired Resumed RunActions RunCancelled RunContext RunReader RunState RunTerminal RunWriter RunlaneError "
-    "SnapshotFrame SnapshotGiven SqliteCheckpointStore Synced TokenRedactor ToolCallFailed ToolInProgress Unknown "
-    "UnknownCall Unreachable Worker"
+    "Held Hello HttpTransport Intent LeaseLost MemoryCheckpointStore MemoryCursorStore NatsPools NatsTransport "
+    "NonDeterministic NotExecuted Preview PreviewEntry PreviewGap PreviewOverlay ReadOutcome Reconcile Redactor "
+    "Refused RequestRefused ResetRequired Resumed RunActions RunCancelled RunContext RunReader RunState RunTerminal "
+    "RunWriter RunlaneError SnapshotFrame SnapshotGiven SqliteCheckpointStore Synced TokenRedactor ToolCallFailed "
+    "ToolInProgress Unknown UnknownCall Unreachable Worker"
 )
 
 

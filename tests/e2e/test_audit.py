@@ -3,6 +3,11 @@
 import json
 from pathlib import Path
 
+import obstore
+import pytest
+
+from runlane.audit_sink.exporter import store_at
+from support.object_store import s3_bucket
 from support.product import Product, product
 
 
@@ -11,7 +16,9 @@ async def _verified(up: Product, *arguments: str) -> dict:
     return dict(json.loads(out))
 
 
-async def test_the_audit_is_shown_verified_and_exported_and_a_change_is_named(tmp_path: Path) -> None:
+async def test_the_audit_is_shown_verified_and_exported_and_a_change_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with product(tmp_path / "state") as up:
         async with up.client() as me, up.client("other") as other:
             run_id = await me.start_run()
@@ -41,3 +48,26 @@ async def test_the_audit_is_shown_verified_and_exported_and_a_change_is_named(tm
         assert code == 1
         assert segment.name in json.loads(out)["where"]
         assert "audit_broken" in err
+
+        with s3_bucket(monkeypatch):
+            await _kept_in_a_bucket(up)
+
+
+async def _kept_in_a_bucket(up: Product) -> None:
+    place = "s3://bucket/2026/march"
+    _, out, _ = await up.cli("audit", "export", place, "--json")
+    assert json.loads(out)["sealed"] is True
+    code, _, err = await up.cli("audit", "export", place, check=False)
+    assert (code, "already" in err) == (1, True)
+    whole = await _verified(up, "--from", place)
+    assert (whole["ok"], whole["sealed"], whole["trusted"]) == (True, True, True)
+
+    store = store_at(place)
+    (segment,) = [one["path"] for page in obstore.list(store, "segments") for one in page]
+    held = bytes(obstore.get(store, segment).bytes())
+    obstore.put(store, segment, held[:-5] + bytes([held[-5] ^ 1]) + held[-4:])
+    code, out, _ = await up.cli("audit", "verify", "--from", place, "--json", check=False)
+    assert (code, Path(segment).name in json.loads(out)["where"]) == (1, True)
+    obstore.delete(store, segment)
+    code, out, _ = await up.cli("audit", "verify", "--from", place, "--json", check=False)
+    assert (code, "missing" in json.loads(out)["reason"]) == (1, True)

@@ -313,6 +313,25 @@ async def test_the_verbs_work_on_the_product(running: Product):
     assert (await running.cli("watch", "run_nowhere", check=False))[0] == 1
 
 
+async def test_an_operator_sees_and_sets_what_a_tenant_may_have(running: Product):
+    tenant = f"t{uuid.uuid4().hex[:12]}"
+    code, _, said = await running.cli("tenants", "set", tenant, check=False)
+    assert (code, "--weight" in said) == (2, True)
+    code, _, said = await running.cli("tenants", "set", "No Tenant", "--weight", "2", check=False)
+    assert code == 2
+    await running.cli("tenants", "set", tenant, "--weight", "3", "--max-running", "2")
+    shown = json.loads((await running.cli("tenants", "set", tenant, "--max-waiting", "7", "--json"))[1])
+    assert shown["limits"] == {"weight": 3.0, "max_running": 2, "max_waiting": 7}
+    shown = json.loads((await running.cli("tenants", "set", tenant, "--max-running", "none", "--json"))[1])
+    assert shown["limits"] == {"weight": 3.0, "max_waiting": 7}
+    rows = [json.loads(line) for line in (await running.cli("tenants", "list", "--json"))[1].splitlines()]
+    own = {"tenant_id": tenant, "running": 0, "waiting": 0, "limits": shown["limits"], "own": True}
+    assert [one for one in rows if one["tenant_id"] == tenant] == [own]
+    assert "0 of 7" in (await running.cli("tenants", "list"))[1]
+    await running.cli("tenants", "unset", tenant)
+    assert tenant not in (await running.cli("tenants", "list"))[1]
+
+
 async def test_the_other_tenant_sees_none_of_it(running: Product):
     run_id = (await running.cli("start", "--agent", "cli", "--external"))[1].strip()
     out = (await running.cli("runs", "--tenant", "other", "--json"))[1]

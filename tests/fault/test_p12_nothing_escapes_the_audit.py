@@ -6,11 +6,15 @@ log, and every refusal has to be in its tenant's chain, once, and the chain has 
 """
 
 import asyncio
+import contextlib
+import json
 import os
 import random
 import signal
 from collections import Counter
+from pathlib import Path
 
+import httpx
 import pytest
 
 from runlane.audit_sink.records import category_of
@@ -18,6 +22,7 @@ from runlane.kernel.errors import KernelError
 from runlane_contracts.audit import PLATFORM, AuditRecord
 from support.audit_side import check, forget_the_dead, records, sink_process
 from support.eventually import eventually
+from support.product import Wire, product
 from support.write_side import Client, WriteSide, a_waiting_run, write_side
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -182,3 +187,36 @@ class Sealed:
         except KernelError:
             return False
         return self.count > before
+
+
+async def test_p12_a_gateway_killed_right_after_it_answered_had_every_refusal_recorded(tmp_path: Path) -> None:
+    """In hosting/http.py, `Problems`: answer without waiting for `stored`; the last ones of each round are lost."""
+    answered: list[str] = []
+
+    async def refused(me: Wire, round_: int, number: int) -> None:
+        run_id = f"absent-{round_}-{number}"
+        with contextlib.suppress(httpx.HTTPError):
+            reply = await me.http.get(f"/v1/runs/{run_id}")
+            assert reply.status_code == 404
+            answered.append(run_id)
+
+    async with product(tmp_path / "state") as up:
+        for round_ in range(4):
+            enough = len(answered) + 25
+            async with up.client() as me:
+                asking = [asyncio.ensure_future(refused(me, round_, number)) for number in range(50)]
+                while len(answered) < enough:
+                    await asyncio.sleep(0)
+                await up.stop(signal.SIGKILL)
+                await asyncio.gather(*asking)
+            await up.start()
+
+        async def all_recorded() -> bool:
+            _, shown, _ = await up.cli("audit", "show", "--json")
+            found = [json.loads(line)["target"].get("run_id") for line in shown.splitlines()]
+            assert len(found) == len(set(found))
+            return set(answered) <= set(found)
+
+        await eventually(all_recorded, within_s=30, every_s=0.5)
+        await up.cli("audit", "verify")
+    assert len(answered) >= 100

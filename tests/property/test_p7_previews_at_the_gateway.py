@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from hypothesis import Phase, given, settings, strategies as st
 
+from runlane.edge_gateway.frames import SSE
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
-from runlane.edge_gateway.preview_lane import PreviewLane, PreviewReader
+from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_reader import PreviewReader, PreviewTotals
 from runlane_contracts import events
 from runlane_contracts.codec import decode_fact, encode
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch, PreviewSubject
@@ -21,15 +23,21 @@ RUN = RunAddress("acme", "run_1")
 IDS = ("p1", "p2", "p3")
 
 
-def a_fragment(preview_id: str, last: int, merged: int, size: int) -> Preview:
+def a_fragment(preview_id: str, last: int, merged: int, size: int, operation: str) -> Preview:
     coalesced = None
     if merged < last:
         coalesced = Coalesced(first_seq=last - merged, last_seq=last, source_count=merged + 1)
     subject = PreviewSubject(kind="message", id="m1")
-    return Preview(preview_id=preview_id, subject=subject, preview_seq=last, data="x" * size, coalesced=coalesced)
+    return Preview(
+        preview_id=preview_id, subject=subject, preview_seq=last, data="x" * size, coalesced=coalesced,
+        operation=operation,
+    )  # fmt: skip
 
 
-fragments = st.builds(a_fragment, st.sampled_from(IDS), st.integers(1, 30), st.integers(0, 3), st.integers(0, 300))
+operations = st.sampled_from(["append", "append", "append", "replace", "patch", "latest_value"])
+fragments = st.builds(
+    a_fragment, st.sampled_from(IDS), st.integers(1, 30), st.integers(0, 3), st.integers(0, 300), operations
+)
 batches = st.lists(fragments, min_size=1, max_size=6)
 steps = st.lists(
     st.one_of(
@@ -65,26 +73,37 @@ def check_each_loss_is_told(frames: Sequence[Frame], standing: dict[str, int]) -
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps=steps, max_bytes=st.sampled_from([400, 1_500, 100_000]), take_bytes=st.sampled_from([1, 500, 100_000]))
-def test_what_a_reader_was_sent_lost_or_spared_is_all_there_was(steps, max_bytes, take_bytes) -> None:
-    lane = PreviewLane(max_bytes)
-    reader = PreviewReader(lane)
+@given(
+    steps=steps, max_bytes=st.sampled_from([400, 1_500, 100_000]), take_bytes=st.sampled_from([1, 500, 100_000]),
+    merges=st.booleans(),
+)  # fmt: skip
+def test_what_a_reader_was_sent_lost_or_spared_is_all_there_was(steps, max_bytes, take_bytes, merges) -> None:
+    """Take the `missed` out of `PreviewReader.take`, or `coalesced` out of `merged`, and a loss is not told."""
+    lanes = PreviewLanes(max_bytes)
+    readers = [PreviewReader(lane, PreviewTotals()) for lane in (lanes.status, lanes.previews)]
     parser = FrameParser()
     shown: list[Frame] = []
+
+    def read() -> None:
+        for reader in readers:
+            chunk = reader.take(take_bytes, SSE, merge=merges)
+            shown.extend(parser.feed(b"" if chunk is None else chunk.data))
+
     for what, given_ in steps:
         if what == "previews":
-            lane.append_batch(body(given_))
+            lanes.append_batch(body(given_))
         elif what == "fact":
-            lane.retire(given_)
+            lanes.retire(given_)
         else:
-            shown += parser.feed(b"".join(reader.take(take_bytes)))
-    while reader.pending:
-        shown += parser.feed(b"".join(reader.take(take_bytes)))
-    counts = lane.counts
+            read()
+    while any(reader.pending for reader in readers):
+        read()
+    counts = lanes.counts
     assert counts.received == sum(len(given_) for what, given_ in steps if what == "previews")
     assert counts.received == counts.kept + counts.repeated + counts.retired + counts.malformed
-    assert reader.sent + reader.dropped + reader.superseded == lane.end
-    assert lane.size_bytes <= max_bytes or lane.held == 1
+    for lane, reader in zip((lanes.status, lanes.previews), readers, strict=True):
+        assert reader.sent + reader.merged + reader.dropped + reader.superseded == lane.end
+        assert lane.size_bytes <= max_bytes or lane.held == 1
     check_each_loss_is_told(shown, {})
 
 

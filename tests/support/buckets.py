@@ -20,6 +20,10 @@ class MemoryBucket:
     def keys(self) -> list[str]:
         return sorted(key for key, entry in self._last.items() if not entry.deleted)
 
+    def entries(self) -> list[Entry]:
+        """The last of each key, deletions included, as its stream keeps them."""
+        return list(self._last.values())
+
     async def get(self, key: str) -> Entry | None:
         await asyncio.sleep(0)
         entry = self._last.get(key)

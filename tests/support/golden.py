@@ -420,6 +420,17 @@ def corpus() -> dict[str, Story]:
         .raw("tool.requested", b'{"tool_call_id":"c1","kind":"x","id":"y","first_sequence":0,"started_at":"never"}')
         .raw("tool.completed", b'{"tool_call_id":"c1","status":"running","ended_at":"never","turn_id":"mine"}')
         .raw("constructor.called", b'{"__proto__":{"a":1},"constructor":1,"toString":2,"hasOwnProperty":3}'),
+        "traces": Story()
+        .raw("run.created", b'{"agent":"a","trace_id":"mine"}')
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'00' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"7f-{'12' * 16}-{'cd' * 8}-00-more_of-it")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'ab' * 16}-{'00' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'AB' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'34' * 16}-{'cd' * 8}-00")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"ff-{'ab' * 16}-{'cd' * 8}-01")
+        .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'56' * 16}-{'cd' * 8}-01")
+        .raw("run.started", b"{}", traceparent=f"00-{'78' * 16}-{'cd' * 8}-01"),
         "numbers": Story().raw(
             "run.created",
             b'{"agent":"a","input":[0,-0,-0.0,1.0,1e2,1E+2,0.1,1e21,1e20,123456789012345680000,1e-6,1e-7,5e-324,'

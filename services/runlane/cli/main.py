@@ -24,6 +24,9 @@ VERBS = (
     Verb("cancel", "runlane.cli.steer:cancel", "Decide", "End a run."),
     Verb("keys", "runlane.cli.keys:keys", "Operate", "Show, make and revoke API keys."),
     Verb("audit", "runlane.cli.audit:audit", "Operate", "Check and export the record of who did what."),
+    Verb(
+        "tenants", "runlane.cli.tenants:tenants", "Operate", "Show and set what each tenant may have of what all share."
+    ),
     Verb("provision", "runlane.cli.provision:provision", "Operate", "Make the broker's streams match the layout."),
     Verb("rebuild", "runlane.cli.rebuild:rebuild", "Operate", "Fold the read store again from the view."),
     Verb("compact", "runlane.cli.compact:compact", "Operate", "Archive finished runs and take them out of the log."),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from runlane.client.state import RunState
     from runlane.client.transports.http import HttpTransport
     from runlane.client.transports.nats import NatsTransport
+    from runlane.client.transports.pools import NatsPools
     from runlane.client.worker import Worker
     from runlane.client.writer import RunWriter
     from runlane_contracts.envelope import Fact
@@ -114,6 +115,7 @@ _HOME = {
     "TokenRedactor": "runlane.client.redact",
     "RunState": "runlane.client.state",
     "HttpTransport": "runlane.client.transports.http",
+    "NatsPools": "runlane.client.transports.pools",
     "NatsTransport": "runlane.client.transports.nats",
     "Worker": "runlane.client.worker",
     "RunWriter": "runlane.client.writer",
@@ -130,8 +132,8 @@ __all__ = [
     "ActionOutcome", "AlreadyRan", "Applied", "BackoffPolicy", "CheckpointRefused", "CheckpointStore", "Client",
     "CommandFactory", "Connection", "ContractViolation", "CursorStore", "Declined", "Effect", "End", "Executed",
     "Fact", "FileCheckpointStore", "FileCursorStore", "Held", "Hello", "HttpTransport", "Intent", "LeaseLost",
-    "MemoryCheckpointStore", "MemoryCursorStore", "NatsTransport", "NonDeterministic", "NotExecuted", "Preview",
-    "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
+    "MemoryCheckpointStore", "MemoryCursorStore", "NatsPools", "NatsTransport", "NonDeterministic", "NotExecuted",
+    "Preview", "PreviewEntry", "PreviewGap", "PreviewOverlay", "ReadOutcome", "Reconcile", "Redactor", "Refused",
     "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
     "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven",
     "SqliteCheckpointStore", "Synced", "TokenRedactor", "ToolCallFailed", "ToolInProgress", "Unknown",

@@ -27,7 +27,7 @@ from runlane.client.errors import LeaseLost, RequestRefused, RunCancelled, Runla
 from runlane.client.reader import RunReader
 from runlane.client.redact import Redactor, TokenRedactor
 from runlane.client.run_tail import RunTail
-from runlane.client.transports.ports import Claim, WorkTransport
+from runlane.client.transports.ports import Claim, SharedWork, WorkTransport
 from runlane.client.writer import DEFAULT_TTL_S, RunWriter
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events
@@ -66,6 +66,7 @@ class _Abandoned:
 
 
 _Ending = _Completed | _Failed | _Cancelled | _Abandoned
+_Taken = tuple[Claim, WorkTransport]
 
 
 class Worker:
@@ -76,12 +77,12 @@ class Worker:
     it shortly before its grace is over; connections that break are opened again. `stop` takes no new run, gives
     the running ones `stop_within_s` to finish, and gives back what is left. A run that lost its worker is begun
     anew, and what it has done is not done again: see `RunContext.call`. `reconcile` is asked first what became of an
-    unsafe call that was cut short.
+    unsafe call that was cut short. Over `NatsPools` it serves several tenants, each its part.
     """
 
     def __init__(  # noqa: PLR0913 - the options of a public constructor, by keyword
         self,
-        transport: WorkTransport,
+        transport: WorkTransport | SharedWork,
         *,
         agent: Agent,
         pool: str = "default",
@@ -126,11 +127,11 @@ class Worker:
             backoff = Backoff(CLAIM_RETRY)
             while not self._stopping.is_set():
                 await self._slots.acquire()
-                claim = await self._claim(backoff)
-                if claim is None:
+                taken = await self._claim(backoff)
+                if taken is None:
                     self._slots.release()
                     continue
-                task = tasks.create_task(self._hold_slot(claim), name=f"run {claim.run_id}")
+                task = tasks.create_task(self._hold_slot(*taken), name=f"run {taken[0].run_id}")
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             await self._drain()
@@ -144,24 +145,29 @@ class Worker:
         for task in late:
             task.cancel()
 
-    async def _claim(self, backoff: Backoff) -> Claim | None:
+    async def _claim(self, backoff: Backoff) -> _Taken | None:
         # Not cut short by `stop`: the server may be about to give us a run, and nobody else would get it for a while.
         try:
-            claim = await self._transport.claim(
-                self._pool, worker_id=self.worker_id, ttl_s=self._ttl_s, wait_s=self._claim_wait_s
-            )
+            taken = await self._take()
         except (Unreachable, RequestRefused) as exc:
             await self._back_off(exc, backoff)
             return None
         backoff.healthy()
-        if claim is not None and self._stopping.is_set():
-            await self._give_back(claim)
+        if taken is not None and self._stopping.is_set():
+            await self._give_back(*taken)
             return None
-        return claim
+        return taken
 
-    async def _give_back(self, claim: Claim) -> None:
+    async def _take(self) -> _Taken | None:
+        source, who = self._transport, self.worker_id
+        if isinstance(source, SharedWork):
+            return await source.claim_any(self._pool, worker_id=who, ttl_s=self._ttl_s, wait_s=self._claim_wait_s)
+        claim = await source.claim(self._pool, worker_id=who, ttl_s=self._ttl_s, wait_s=self._claim_wait_s)
+        return None if claim is None else (claim, source)
+
+    async def _give_back(self, claim: Claim, transport: WorkTransport) -> None:
         with suppress(Unreachable, RequestRefused):  # then it runs out by itself
-            await self._transport.release_lease(claim.run_id, worker_id=self.worker_id, lease_epoch=claim.lease_epoch)
+            await transport.release_lease(claim.run_id, worker_id=self.worker_id, lease_epoch=claim.lease_epoch)
 
     async def _back_off(self, exc: Unreachable | RequestRefused, backoff: Backoff) -> None:
         if isinstance(exc, RequestRefused) and not exc.retryable:
@@ -174,9 +180,9 @@ class Worker:
             async with asyncio.timeout(delay_s):
                 await self._stopping.wait()
 
-    async def _hold_slot(self, claim: Claim) -> None:
+    async def _hold_slot(self, claim: Claim, transport: WorkTransport) -> None:
         try:
-            await self._execute(claim)
+            await self._execute(claim, transport)
         except RunlaneError as exc:
             _log.warning("gave up run %s: %s", claim.run_id, exc)
         except Exception as exc:  # noqa: BLE001 - one run's trouble ends that run; the worker goes on
@@ -188,20 +194,20 @@ class Worker:
 
     # -- one run ------------------------------------------------------------------------------------------
 
-    async def _execute(self, claim: Claim) -> None:
+    async def _execute(self, claim: Claim, transport: WorkTransport) -> None:
         writer = RunWriter.attach(
-            self._transport, claim.run_id, worker_id=self.worker_id, ttl_s=self._ttl_s,
+            transport, claim.run_id, worker_id=self.worker_id, ttl_s=self._ttl_s,
             lease_epoch=claim.lease_epoch, redactor=self._redactor, now=self._now,
         )  # fmt: skip
         async with writer:
             tail = RunTail(claim.run_id)
             context = RunContext(claim, writer, tail, reconcile=self._reconcile, now=self._now)
-            ending = await self._drive(context, tail)
+            ending = await self._drive(context, tail, transport)
             await self._state_ending(writer, ending)
 
-    async def _drive(self, context: RunContext, tail: RunTail) -> _Ending:
+    async def _drive(self, context: RunContext, tail: RunTail, transport: WorkTransport) -> _Ending:
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._follow(context, tail))
+            following = tasks.create_task(self._follow(context, tail, transport))
             working = tasks.create_task(self._work(context, tail))
             guarding = tasks.create_task(self._guard(context, tail, working))
             try:
@@ -239,10 +245,10 @@ class Worker:
             _log.debug("its traceback", exc_info=exc)
             return _Failed(_code_of(exc), str(exc)[:2000])
 
-    async def _follow(self, context: RunContext, tail: RunTail) -> None:
+    async def _follow(self, context: RunContext, tail: RunTail, transport: WorkTransport) -> None:
         """Tail the run; who cannot see decisions any more must not go on."""
         try:
-            async with RunReader(self._transport, context.run_id, from_="start", previews=False) as reader:
+            async with RunReader(transport, context.run_id, from_="start", previews=False) as reader:
                 async for item in reader:
                     await tail.apply(item)
                     if tail.lease_epoch > context.writer.lease_epoch:

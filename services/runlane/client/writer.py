@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 from msgspec import Raw
 
+from runlane.client.active_span import active_traceparent
 from runlane.client.backoff import Backoff, BackoffPolicy
 from runlane.client.commit_queue import CommitQueue
 from runlane.client.errors import LeaseLost, ProblemBody, RequestRefused, Unreachable
@@ -299,6 +300,7 @@ class RunWriter:
             payload=payload,
             event_id=draft.event_id or self._new_id("evt"),
             occurred_at=draft.occurred_at or timestamp(self._now()),
+            traceparent=draft.traceparent or active_traceparent(),
         )
 
     def _require_lease(self) -> None:

@@ -56,13 +56,13 @@ class Admission:
             self._waiting_of.pop(tenant_id, None)
 
     @contextmanager
-    def starting(self, tenant_id: str, *, for_a_pool: bool = False) -> Iterator[None]:
-        """One start under way. `for_a_pool`: it will wait for a worker.
+    def starting(self, tenant_id: str, *, for_a_pool: bool = False, max_waiting: int | None = None) -> Iterator[None]:
+        """One start under way. `for_a_pool`: it waits for a worker, one of at most `max_waiting` if that is less.
 
         Raises:
             ProblemError: `overloaded` or `quota_exceeded`; nothing was recorded.
         """
-        refusal = self._refusal(tenant_id, for_a_pool=for_a_pool)
+        refusal = self._refusal(tenant_id, for_a_pool=for_a_pool, max_waiting=max_waiting)
         if refusal is not None:
             self.refused[refusal.code.value] += 1
             raise refusal
@@ -78,14 +78,15 @@ class Admission:
             if not self._starting_of[tenant_id]:
                 del self._starting_of[tenant_id]
 
-    def _refusal(self, tenant_id: str, *, for_a_pool: bool) -> ProblemError | None:
+    def _refusal(self, tenant_id: str, *, for_a_pool: bool, max_waiting: int | None) -> ProblemError | None:
         if self.streams_full:
             return ProblemError(Code.OVERLOADED, "the log is nearly full: no new runs", retry_after_s=10)
         if self._starting >= self._max_starting:
             return ProblemError(Code.OVERLOADED, "too many runs are being started", retry_after_s=1)
         if self._starting_of[tenant_id] >= self._max_starting_of_tenant:
             return ProblemError(Code.QUOTA_EXCEEDED, "runs of the tenant that are being started", retry_after_s=1)
-        most = self._max_waiting_of_tenant
+        bounds = [bound for bound in (self._max_waiting_of_tenant, max_waiting) if bound is not None]
+        most = min(bounds, default=None)
         if for_a_pool and most is not None and self._waiting_of.get(tenant_id, 0) >= most:
             return ProblemError(Code.QUOTA_EXCEEDED, "runs of the tenant that wait for a worker", retry_after_s=5)
         again_in_s = self._quota.take(tenant_id, 1, now=self._now())

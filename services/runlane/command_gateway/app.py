@@ -38,6 +38,8 @@ from runlane.kernel.nats_event_log import NatsEventLog
 from runlane.kernel.preview_bus import PreviewBus
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.kernel.run_log import RunLogs
+from runlane.kernel.seats import Seats
+from runlane.kernel.tenants import TenantBook
 from runlane.kernel.work import WorkBoard
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import Layout
@@ -91,7 +93,10 @@ class _Gateway:
         )
         look_again_s = REPLICA_LAG_S if layout.replicas > 1 else 0.0
         self._door = Door(authorizer, self._run_logs, look_again_s=look_again_s)
-        self._leases = LeaseDesk(self._bucket(layout.lease_bucket), self._run_logs, now=utc_now)
+        self._limits = TenantBook(self._bucket(layout.tenant_bucket))
+        self._seats = Seats(self._direct, layout.lease_bucket, self._limits, now=utc_now)
+        leases = self._bucket(layout.lease_bucket)
+        self._leases = LeaseDesk(leases, self._run_logs, now=utc_now, seats=self._seats)
         ledger = Ledger(self._bucket(layout.ledger_bucket))
         self._outcomes = Outcomes(ledger.find, look_every_s=settings.outcome_poll_s)
         self._intake = Intake(
@@ -101,6 +106,7 @@ class _Gateway:
             subjects=layout.subjects,
             now=utc_now,
             new_id=new_id,
+            sample_ratio=settings.common.telemetry_sample_ratio,
         )
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
         self._admission = Admission(
@@ -125,6 +131,7 @@ class _Gateway:
             self._door,
             intake=self._intake,
             admission=self._admission,
+            limits=self._limits,
             cursors=self._cursors,
             max_body_bytes=settings.max_command_bytes,
             wait_s=settings.start_wait_s,
@@ -158,7 +165,15 @@ class _Gateway:
             max_body_bytes=settings.max_previews_bytes,
         )
         board = WorkBoard(self._connection, self._direct, self._layout)
-        claims = ClaimsDesk(self._door, board=board, leases=self._leases, run_logs=self._run_logs)
+        claims = ClaimsDesk(
+            self._door,
+            board=board,
+            leases=self._leases,
+            run_logs=self._run_logs,
+            limits=self._limits,
+            seats=self._seats,
+            claims_at_once=settings.claims_at_once,
+        )
         return [
             Route("/v1/runs/{run_id}/lease", leases.post, methods=["POST"]),
             Route("/v1/runs/{run_id}/lease", leases.put, methods=["PUT"]),

@@ -1,4 +1,8 @@
-"""`POST /v1/pools/{pool}/claim`: a worker that speaks HTTP asks for a run to execute."""
+"""`POST /v1/pools/{pool}/claim`: a worker that speaks HTTP asks for a run to execute.
+
+What is bounded is how many claims are looked at once; while more than that are there, tenants take turns by weight.
+A tenant whose workers drive as many runs as they may is told that there is none, until one of them ends.
+"""
 
 import asyncio
 from typing import Final
@@ -10,8 +14,10 @@ from runlane.command_gateway.door import Door
 from runlane.command_gateway.wire import ClaimBody, Claimed
 from runlane.hosting.authorizer import Right
 from runlane.hosting.http import ProblemError, Response204, decode_body, json_response
-from runlane.kernel.lease import Lease, LeaseDesk, LeaseHeld
+from runlane.kernel.fair import FairSlots
+from runlane.kernel.lease import KeepsSeats, Lease, LeaseDesk, LeaseHeld, NoRoom
 from runlane.kernel.run_log import RunLogs
+from runlane.kernel.tenants import TenantBook
 from runlane.kernel.work import Waiting, WorkBoard
 from runlane_contracts.ids import is_id
 from runlane_contracts.lifecycle import Refused
@@ -26,8 +32,25 @@ LOOK_EVERY_S: Final = (0.05, 0.5)
 class ClaimsDesk:
     """Finds a run that waits, and takes its lease for the worker."""
 
-    def __init__(self, door: Door, *, board: WorkBoard, leases: LeaseDesk, run_logs: RunLogs) -> None:
+    def __init__(
+        self,
+        door: Door,
+        *,
+        board: WorkBoard,
+        leases: LeaseDesk,
+        run_logs: RunLogs,
+        limits: TenantBook,
+        seats: KeepsSeats,
+        claims_at_once: int,
+    ) -> None:
         self._door, self._board, self._leases, self._run_logs = door, board, leases, run_logs
+        self._limits, self._seats = limits, seats
+        self._slots = FairSlots(claims_at_once)
+
+    @property
+    def waiting_count(self) -> int:
+        """Claims that wait for their turn."""
+        return self._slots.waiting_count
 
     async def post(self, request: Request) -> Response:
         """200 with a run and its lease, or 204: none came in that time."""
@@ -43,12 +66,25 @@ class ClaimsDesk:
         ends_at = asyncio.get_running_loop().time() + wait_s
         pause_s, longest_s = LOOK_EVERY_S
         while True:
-            claimed = await self._first(tenant_id, pool, body)
+            claimed = await self._in_turn(tenant_id, pool, body)
             left_s = ends_at - asyncio.get_running_loop().time()
             if claimed is not None or left_s <= 0:
                 return claimed
             await asyncio.sleep(min(pause_s, left_s))
             pause_s = min(longest_s, pause_s * 1.5)
+
+    async def _in_turn(self, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:
+        """A look of its own for each; which tenant looks next goes by weight, and what found nothing was no turn."""
+        if not await self._seats.has_room(tenant_id):
+            return None
+        async with self._slots.of(tenant_id, (await self._limits.of(tenant_id)).weight) as slot:
+            try:
+                claimed = await self._first(tenant_id, pool, body)
+            except NoRoom:
+                claimed = None
+            if claimed is None:
+                slot.unused()
+            return claimed
 
     async def _first(self, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:
         """The oldest waiting run that can be had; what is driven already is passed over."""

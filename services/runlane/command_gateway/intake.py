@@ -4,7 +4,7 @@ The same key with the same content is the same command, however often it is sent
 compare-and-set before anything is published, and publishing again is recognised by its message id.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -23,6 +23,8 @@ from runlane_contracts.commands import (
     IdempotencyKey,
     LedgerEntry,
     LedgerStatus,
+    ReExecuteRun,
+    StartRun,
     command_id_of,
 )
 from runlane_contracts.envelope import Actor
@@ -30,6 +32,7 @@ from runlane_contracts.events import MAX_NESTING, nests_too_deep
 from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
+from runlane_contracts.tracing import own_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +79,12 @@ class Intake:
         subjects: Subjects,
         now: Now,
         new_id: NewId,
+        sample_ratio: float = 1.0,
     ) -> None:
         self._ledger, self._publisher, self._outcomes = ledger, publisher, outcomes
         self._subjects, self._now, self.new_id = subjects, now, new_id
         self.accepted = 0
+        self._sample_ratio = sample_ratio
 
     async def submit(self, intent: Intent, *, wait_s: float) -> LedgerEntry:
         """Accept a command, durably, and wait up to `wait_s` for its outcome.
@@ -106,13 +111,22 @@ class Intake:
         if entry.fingerprint != intent.fingerprint:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
         if entry.status is LedgerStatus.ACCEPTED:
+            traced = self._traced(intent)
+            sent = {headers.COMMIT_ID: intent.command_id}
+            if traced.traceparent is not None:
+                sent[headers.TRACEPARENT] = traced.traceparent
             await self._publisher.publish(
-                self._subjects.command(*intent.run),
-                encode(_command(intent, entry.accepted_at)),
-                {headers.COMMIT_ID: intent.command_id},
+                self._subjects.command(*intent.run), encode(_command(traced, entry.accepted_at)), sent
             )
             self.accepted += 1
         return entry
+
+    def _traced(self, intent: Intent) -> Intent:
+        """A run that nobody brought a trace for gets its own; whether it is recorded is decided here, once."""
+        if intent.traceparent is not None or not isinstance(intent.payload, (StartRun, ReExecuteRun)):
+            return intent
+        context = own_context(*intent.run, ratio=self._sample_ratio)
+        return replace(intent, traceparent=context.traceparent)
 
 
 def _entry(intent: Intent, at: str) -> LedgerEntry:

@@ -8,7 +8,7 @@ from runlane.command_gateway.wire import HoldBody, LeaseView, Released, TakeBody
 from runlane.hosting.authorizer import Right
 from runlane.hosting.http import ProblemError, decode_body, json_response
 from runlane.kernel.clock import Now
-from runlane.kernel.lease import LeaseDesk, LeaseHeld
+from runlane.kernel.lease import LeaseDesk, LeaseHeld, NoRoom
 from runlane_contracts.codec import parse_timestamp
 from runlane_contracts.problems import Code
 
@@ -31,6 +31,9 @@ class LeasesDesk:
             left_s = (parse_timestamp(exc.expires_at) - self._now()).total_seconds()
             detail = f"held until {exc.expires_at}"
             raise ProblemError(Code.LEASE_HELD, detail, retry_after_s=max(0.0, left_s)) from exc
+        except NoRoom as exc:
+            detail = "runs of the tenant that workers drive"
+            raise ProblemError(Code.QUOTA_EXCEEDED, detail, retry_after_s=exc.retry_after_s) from exc
         return json_response(LeaseView(lease_epoch=lease.lease_epoch, expires_at=lease.expires_at), 201)
 
     async def put(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ from runlane.command_gateway.intake import Intake, Intent
 from runlane.command_gateway.wire import ReExecuteBody, StartBody, Started
 from runlane.hosting.authorizer import Principal, Right
 from runlane.hosting.http import ProblemError, decode_body, json_response, prefer_wait
+from runlane.kernel.tenants import TenantBook
 from runlane_contracts.commands import LedgerEntry, LedgerStatus, ReExecuteRun, StartRun, derived_id
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.ids import is_moment
@@ -26,12 +27,14 @@ class RunsDesk:
         *,
         intake: Intake,
         admission: Admission,
+        limits: TenantBook,
         cursors: CursorKeys,
         max_body_bytes: int,
         wait_s: float,
         max_wait_s: float,
     ) -> None:
         self._door, self._intake, self._admission, self._cursors = door, intake, admission, cursors
+        self._limits = limits
         self._max_body_bytes, self._wait_s, self._max_wait_s = max_body_bytes, wait_s, max_wait_s
 
     async def post(self, request: Request) -> Response:
@@ -39,10 +42,7 @@ class RunsDesk:
         principal = await self._door.principal(request, Right.OPERATE)
         body = await decode_body(request, StartBody, max_bytes=self._max_body_bytes)
         intent = self._intent(request, principal, body)
-        with self._admission.starting(principal.tenant_id, for_a_pool=body.dispatch == "pool"):
-            wait_s = prefer_wait(request, default_s=self._wait_s, maximum_s=self._max_wait_s)
-            entry = await self._intake.submit(intent, wait_s=wait_s)
-        return self._answer(entry)
+        return self._answer(await self._submit(request, intent, for_a_pool=body.dispatch == "pool"))
 
     async def re_execute(self, request: Request) -> Response:
         """As `post`: a new run from the one in the path, from its input or where its agent last stood."""
@@ -51,10 +51,15 @@ class RunsDesk:
         intent = self._intent_again(request, caller, body)
         created = caller.run_log.lifecycle.created
         dispatch = body.dispatch or ("pool" if created is None else created.dispatch)
-        with self._admission.starting(caller.run.tenant_id, for_a_pool=dispatch == "pool"):
-            wait_s = prefer_wait(request, default_s=self._wait_s, maximum_s=self._max_wait_s)
-            entry = await self._intake.submit(intent, wait_s=wait_s)
+        entry = await self._submit(request, intent, for_a_pool=dispatch == "pool")
         return self._answer(entry, parent_run_id=caller.run.run_id)
+
+    async def _submit(self, request: Request, intent: Intent, *, for_a_pool: bool) -> LedgerEntry:
+        tenant_id = intent.run.tenant_id
+        max_waiting = (await self._limits.of(tenant_id)).max_waiting if for_a_pool else None
+        with self._admission.starting(tenant_id, for_a_pool=for_a_pool, max_waiting=max_waiting):
+            wait_s = prefer_wait(request, default_s=self._wait_s, maximum_s=self._max_wait_s)
+            return await self._intake.submit(intent, wait_s=wait_s)
 
     def _intent_again(self, request: Request, caller: Caller, body: ReExecuteBody) -> Intent:
         _require_moment(body.deadline_at)

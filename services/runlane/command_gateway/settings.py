@@ -50,6 +50,13 @@ class CommandGatewaySettings(BaseSettings):
     max_waiting_of_tenant: int = Field(
         default=100_000, ge=1, description="Runs of a tenant that wait for a worker; then no more for pools."
     )
+    claims_at_once: int = Field(
+        default=8,
+        ge=1,
+        le=256,
+        description="Claims of HTTP workers that are looked at at the same time; while more wait, tenants take turns "
+        "by their weight.",
+    )
     full_at: float = Field(
         default=0.9, gt=0, le=1, description="Share of a stream's bytes from which on no new runs are let in."
     )

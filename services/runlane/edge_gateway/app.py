@@ -1,10 +1,12 @@
 """Composition root of the edge gateway: the only place that builds concrete things.
 
 watch ──▶ Watches ──▶ Hubs ──▶ view on JetStream
+ws ─────▶ SocketEndpoint ─┘ (and the command gateway, for commands)
 reads ──▶ Reads ───▶ RunStates ──▶ read store, then the tail of the view
 the rest ──▶ command gateway: forwarded, or in the same process (`joined`)
 """
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,6 +34,10 @@ from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.timelines import TimelineReads, Timelines
 from runlane.edge_gateway.view import View
 from runlane.edge_gateway.watch import Watches
+from runlane.edge_gateway.websocket.endpoint import PATH as SOCKET_PATH, SocketEndpoint, upgrade_needed
+from runlane.edge_gateway.websocket.methods import Services
+from runlane.edge_gateway.websocket.sessions import Sessions
+from runlane.edge_gateway.websocket.watching import RunWatches
 from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
@@ -47,6 +53,7 @@ from runlane.hosting.http import (
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
+from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.object_store.archives import Archives
@@ -77,12 +84,17 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
+        sockets = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
+        await enter(sockets.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
         async def health() -> Health:
             detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
             return Health(ready=connection.is_connected, detail=detail)
+
+        async def drain() -> None:
+            await asyncio.gather(crowd.shut_down(), sockets.shut_down())
 
         yield Running(
             name=NAME,
@@ -101,9 +113,10 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
+                sockets=_sockets(settings, sockets, authorizer, view, hubs, crowd, meters, refusals.of_http),
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
-            drain=crowd.shut_down,
+            drain=drain,
         )
 
 
@@ -131,6 +144,30 @@ def _crowd(settings: EdgeGatewaySettings, authorizer: Authorizer, meters: Meters
 def _watches(settings: EdgeGatewaySettings, hubs: Hubs, crowd: Crowd, meters: Meters) -> Watches:
     planner = Planner(hubs, settings.access.signing_keys(), meters)
     return Watches(hubs, crowd, planner, limits=settings.watch_limits, meters=meters, jitter=random.random)
+
+
+def _sockets(
+    settings: EdgeGatewaySettings,
+    sessions: Sessions,
+    authorizer: Authorizer,
+    view: View,
+    hubs: Hubs,
+    crowd: Crowd,
+    meters: Meters,
+    on_refusal: OnRefusal,
+) -> SocketEndpoint:
+    keys = settings.access.signing_keys()
+    watches = RunWatches(
+        hubs,
+        presence=Presence(view, hubs, wait_s=settings.visible_wait_s),
+        planner=Planner(hubs, keys, meters),
+        crowd=crowd,
+        keys=keys,
+        limits=settings.watch_limits,
+        meters=meters,
+    )
+    services = Services(authorizer=authorizer, watches=watches, meters=meters, on_refusal=on_refusal)
+    return SocketEndpoint(sessions, services, origins=settings.origins, on_refusal=on_refusal)
 
 
 def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
@@ -164,7 +201,7 @@ def _doors(
     rows = TimelineReads(
         authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
     )
-    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes()]
+    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes(), Route(SOCKET_PATH, upgrade_needed)]
     return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
 
 
@@ -208,8 +245,10 @@ class EdgeApp:
         elsewhere: ASGIApp | None,
         desk: HealthDesk,
         on_refusal: OnRefusal | None = None,
+        sockets: SocketEndpoint | None = None,
     ) -> None:
         self._watch = watch
+        self._sockets = sockets
         self._on_refusal = on_refusal
         self._routes = list(routes)
         self._api_routes = [route for route in routes if isinstance(route, Route) and route.path.startswith(_API)]
@@ -220,12 +259,15 @@ class EdgeApp:
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":
         """The same, with the command gateway's application and the health of all in the same process."""
         return EdgeApp(
-            self._watch, self._routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal
+            self._watch, self._routes, elsewhere=elsewhere, desk=desk, on_refusal=self._on_refusal,
+            sockets=self._sockets,
         )  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http":
+        if scope["type"] == "websocket" and self._sockets is not None:
+            await self._sockets.serve(scope, receive, send, commands=self._elsewhere)
+        elif scope["type"] != "http":
             await self._own(scope, receive, send)
         elif _is_watch(scope["path"]):
             if scope["method"] == "GET":

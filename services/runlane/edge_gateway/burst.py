@@ -12,8 +12,13 @@ class Burst:
     """Some facts as frames, one each, and the place after them, beyond the last if what followed is filtered."""
 
     chunk: Chunk
-    facts: int
+    sequences: tuple[int, ...]
     position: Position
+
+    @property
+    def facts(self) -> int:
+        """How many."""
+        return len(self.sequences)
 
 
 class BurstMaker:
@@ -24,6 +29,7 @@ class BurstMaker:
         self.size_bytes = 0
         self._left = max_facts or None
         self._frames: list[bytes] = []
+        self._sequences: list[int] = []
 
     @property
     def full(self) -> bool:
@@ -36,6 +42,7 @@ class BurstMaker:
         if self._left is not None:
             self._left -= len(taken.frames)
         self._frames += taken.frames
+        self._sequences += taken.sequences
         self.size_bytes += taken.size_bytes
         if len(taken.frames) == len(encoded.frames):
             self.position = commit.position
@@ -44,4 +51,4 @@ class BurstMaker:
 
     def burst(self) -> Burst:
         """What was collected."""
-        return Burst(Chunk(*self._frames), len(self._frames), self.position)
+        return Burst(Chunk(*self._frames), tuple(self._sequences), self.position)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from runlane.edge_gateway.frames import Chunk
+from runlane.edge_gateway.lanes import LaneBytes
 from runlane.hosting.http_protocol import EXTENSION, TransportProtocol
 
 Scope = MutableMapping[str, Any]
@@ -68,12 +69,14 @@ class Connection(Protocol):
 
 
 async def open_connection(
-    scope: Scope, receive: Receive, send: Send, headers: Headers, *, wake: Callable[[], None], stall_s: float
-) -> "Connection":
+    scope: Scope, receive: Receive, send: Send, headers: Headers, *,
+    wake: Callable[[], None], stall_s: float, lanes: LaneBytes,
+) -> "Connection":  # fmt: skip
     """Begin a streamed response. `wake` is called when there is room again, or the client is gone."""
     protocol = (scope.get("extensions") or {}).get(EXTENSION)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     if isinstance(protocol, TransportProtocol) and protocol.cycle.chunked_encoding:
+        protocol.bound_buffers(high=lanes.previews, low=lanes.low, kernel=lanes.kernel)
         return TransportConnection(protocol, send, wake)
     return AsgiConnection(receive, send, wake, stall_s)
 

@@ -20,6 +20,7 @@ from runlane_contracts.telemetry import LogEvent
 _log = logging.getLogger("runlane.edge_gateway.crowd")
 
 _AT_ONCE = 256
+_SOONEST_RETURN_MS = 500
 
 Lost = Callable[[Principal], Code | None]
 """Why a principal that was let in may no longer read; None: it still may. Asked often, costs little."""
@@ -33,8 +34,8 @@ class Follower(Protocol):
         """Called about once a second, with the loop's time."""
         ...
 
-    def stop(self, reason: EndReason) -> None:
-        """Say `end` and close. May be called again; the first reason counts."""
+    def stop(self, reason: EndReason, *, retry_after_ms: int | None = None) -> None:
+        """Say `end` and close. May be called again; the first time counts."""
         ...
 
 
@@ -48,6 +49,8 @@ class CrowdLimits:
     tick_s: float = 1.0
     reauthorize_s: float = 1.0
     goodbye_s: float = 5.0
+    returns_per_s: float = 500.0
+    """How fast those who are told to come back elsewhere do so."""
 
 
 @dataclass(slots=True)
@@ -161,12 +164,15 @@ class Crowd:
             _log.exception("credentials could not be checked again", extra={"event": LogEvent.SERVICE_FAILED})
             return None
 
+    def _return_ms(self, place: int) -> int:
+        return int(_SOONEST_RETURN_MS + (place + self._jitter()) * 1000 / self._limits.returns_per_s)
+
     async def shut_down(self) -> None:
         """End everyone, each with its cursor; no new ones. Returns when they are gone, or it took too long."""
         self._closing = True
         self._nobody.clear()
-        for follower in tuple(self._members):
-            follower.stop(EndReason.SHUTDOWN)
+        for place, follower in enumerate(tuple(self._members)):
+            follower.stop(EndReason.SHUTDOWN, retry_after_ms=self._return_ms(place))
         if self._members:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * self._limits.goodbye_s):

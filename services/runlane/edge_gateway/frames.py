@@ -64,23 +64,26 @@ def retry_hint(retry_after_ms: int) -> bytes:
 class Chunk:
     """Frames for many connections, joined at most once."""
 
-    __slots__ = ("_framed", "frames", "size_bytes")
+    __slots__ = ("_data", "_framed", "frames", "size_bytes")
 
     def __init__(self, *frames: bytes) -> None:
         self.frames = frames
         self.size_bytes = sum(map(len, frames))
+        self._data: bytes | None = None
         self._framed: bytes | None = None
 
     @property
     def data(self) -> bytes:
-        """All frames, joined."""
-        return b"".join(self.frames)
+        """All frames, joined; the same object for everyone."""
+        if self._data is None:
+            self._data = b"".join(self.frames)
+        return self._data
 
     @property
     def framed(self) -> bytes:
         """As one chunk of an HTTP/1.1 response; the same object for everyone."""
         if self._framed is None:
-            self._framed = b"%x\r\n%b\r\n" % (self.size_bytes, self.data)
+            self._framed = b"%x\r\n%b\r\n" % (self.size_bytes, b"".join(self.frames))
         return self._framed
 
 

@@ -19,7 +19,7 @@ from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLane
+from runlane.edge_gateway.preview_lane import PreviewLanes
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import (
@@ -36,7 +36,7 @@ from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
 from runlane_contracts.events import LogCompacted
-from runlane_contracts.reducer import initial_state, reduce
+from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
 
@@ -94,7 +94,7 @@ class RunHub:
         """The sequence of the last fact that somebody waits for."""
         self.listeners: set[Listener] = set()
         self.users = 0
-        self.previews: PreviewLane | None = None
+        self.previews: PreviewLanes | None = None
         self.broken = False
         self.closed = False
         self._owner = owner
@@ -177,21 +177,24 @@ class RunHub:
         return made.burst()
 
     async def snapshot(self) -> EncodedSnapshot:
-        """The state at the head. Raises Retryable, Hole."""
+        """The state at the head. Raises Retryable, Hole, ViewQuarantined."""
         async with self._snapshot_lock:
             known = self._snapshot
             if known is None or known.position.sequence < self.head.sequence:
                 at = self._fold_ring() or await self._owner.states.at_least(self.run, self.head.sequence)
-                known = self._snapshot = encoded_snapshot(at)
+                known = self._snapshot = encoded_snapshot(self.run, at)
             return known
 
     def _fold_ring(self) -> Folded | None:
         if self.head.sequence > SHORT_RUN_FACTS or not self._ring.holds(0):
             return None
         state = initial_state(*self.run)
-        for entry in self._ring.after(0):
-            for fact in decode_commit(entry.commit.body).facts:
-                reduce(state, fact)
+        try:
+            for entry in self._ring.after(0):
+                for fact in decode_commit(entry.commit.body).facts:
+                    fold(state, fact)
+        except Poison:
+            return None
         return StateAt(state, self.head)
 
     async def reached(self, sequence: int, *, within_s: float) -> bool:
@@ -209,14 +212,14 @@ class RunHub:
         return True
 
     @asynccontextmanager
-    async def with_previews(self) -> AsyncIterator[PreviewLane]:
-        """The preview lane, subscribed to while anyone wants it. Raises Retryable."""
+    async def with_previews(self) -> AsyncIterator[PreviewLanes]:
+        """The preview lanes, subscribed to while anyone wants it. Raises Retryable."""
         self._preview_users += 1
         try:
             async with self._preview_lock:
                 if self.previews is None:
                     self._preview_live = await self._owner.feed.previews(self.run, self._on_previews)
-                    self.previews = PreviewLane(self._owner.limits.preview_bytes)
+                    self.previews = PreviewLanes(self._owner.limits.preview_bytes)
                 lane = self.previews
             yield lane
         finally:

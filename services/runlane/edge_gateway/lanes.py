@@ -31,31 +31,39 @@ def is_critical(type_: str) -> bool:
 class LaneBytes:
     """With how much unsent on a connection each lane may add to it; what lies between is kept for the more urgent.
 
-    Previews and status stop at the connection's own high mark, where the server says `paused`.
+    At `previews` a connection is closed to previews, to each other lane at its own bound; at `low` it is open again.
     """
 
+    low: int = 4 * 1024
+    previews: int = 16 * 1024
+    status: int = 24 * 1024
     facts: int = 32 * 1024
     critical: int = 48 * 1024
+    kernel: int = 256 * 1024
+    """What the operating system may hold beyond that: sent and not confirmed, or not sent. 0: as it pleases."""
 
 
 class Gate:
     """Which lanes a connection is open to. A lane that was closed stays so until the connection has emptied."""
 
-    __slots__ = ("_bytes", "_facts_shut")
+    __slots__ = ("_bytes", "_lowest")
 
     def __init__(self, bytes_: LaneBytes) -> None:
         self._bytes = bytes_
-        self._facts_shut = False
+        self._lowest = Lane.PREVIEWS
 
     def open(self) -> Lane:
         """What was unsent has gone out: everything may be written."""
-        self._facts_shut = False
+        self._lowest = Lane.PREVIEWS
         return Lane.PREVIEWS
 
     def lowest(self, backlog_bytes: int) -> Lane | None:
         """The least urgent lane that may be written to a connection with so much unsent; None: nothing."""
-        if backlog_bytes >= self._bytes.critical:
-            return None
-        if backlog_bytes >= self._bytes.facts:
-            self._facts_shut = True
-        return Lane.CRITICAL if self._facts_shut else Lane.FACTS
+        bounds = self._bytes
+        if backlog_bytes < bounds.status:
+            self._lowest = min(self._lowest, Lane.STATUS)
+        elif backlog_bytes < bounds.facts:
+            self._lowest = min(self._lowest, Lane.FACTS)
+        else:
+            self._lowest = Lane.CRITICAL
+        return self._lowest if backlog_bytes < bounds.critical else None

@@ -65,7 +65,9 @@ _CURSOR: Json = {"type": "string", "maxLength": 255, "description": "Opaque and 
 _RUN_VIEW: Json = _object(
     "run_id", "status", "through_sequence", "cursor",
     run_id=_ID, status=_RUN_STATUS, agent=_TEXT, session_id=_ID, created_at=_TEXT, updated_at=_TEXT, ended_at=_TEXT,
+    trace_id=_TEXT,
     through_sequence=_COUNT, cursor=_CURSOR, open_approvals=_COUNT, input=_ANY, output=_ANY, error=_ANY,
+    quarantined=_object("sequence", "event_id", "type", sequence=_COUNT, event_id=_ID, type=_TEXT),
 )  # fmt: skip
 _LEDGER_ENTRY: Json = _object(
     "command_id", "status",
@@ -205,11 +207,12 @@ def _runs() -> Json:
         },
         "/v1/runs/{run_id}": {"get": _get("The run's view.", _RUN_ID, _MIN_SEQUENCE, ok=_json(_ref("RunView")))},
         "/v1/runs/{run_id}/watch": {"get": _watch(cursor_codes)},
+        "/v1/ws": {"get": _websocket()},
         "/v1/runs/{run_id}/snapshot": {
             "get": _get(
                 "The state, as the facts up to a sequence fold to.", _RUN_ID, _MIN_SEQUENCE,
                 _query("at_sequence", _COUNT, "Of this moment in the run; default: now."), ok=_json(snapshot),
-                codes=(*_READ, Code.CURSOR_EXPIRED),
+                codes=(*_READ, Code.CURSOR_EXPIRED, Code.VIEW_QUARANTINED),
             )
         },
         "/v1/runs/{run_id}/timeline": {
@@ -238,6 +241,14 @@ def _runs() -> Json:
             )
         },
     }  # fmt: skip
+
+
+def _websocket() -> Json:
+    answer = {
+        "description": "A WebSocket: JSON-RPC 2.0, subprotocol `runlane.v1`. Its messages: asyncapi_websocket.json."
+    }
+    refusals = (*_ACCESS, Code.INVALID_REQUEST, Code.QUOTA_EXCEEDED, Code.OVERLOADED)
+    return _operation("Watches and commands on one connection.", ok={101: answer}, codes=refusals, body=None)
 
 
 def _watch(codes: tuple[Code, ...]) -> Json:

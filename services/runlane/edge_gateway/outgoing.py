@@ -9,7 +9,7 @@ does not take them.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -19,7 +19,9 @@ from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.hub import RunHub
 from runlane.edge_gateway.lanes import Lane
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLane, PreviewReader
+from runlane.edge_gateway.pressure import Pressure, PressureLimits
+from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_reader import PreviewReader
 from runlane.edge_gateway.run_state import EncodedSnapshot
 from runlane.edge_gateway.view import ViewCommit
 from runlane.kernel.errors import KernelError
@@ -51,6 +53,7 @@ class OutgoingLimits:
     page_bytes: int = 512 * 1024
     stale_retry_s: float = 0.05
     heartbeat_s: float = 12.0
+    pressure: PressureLimits = field(default_factory=PressureLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class Plan:
     outcome: Outcome
     after: Position
     encoder: FactFrames
-    previews: PreviewLane | None = None
+    previews: PreviewLanes | None = None
     snapshot: EncodedSnapshot | None = None
     reason: ResetReason | None = None
     history: History | None = None
@@ -73,7 +76,13 @@ class Piece:
 
     lane: Lane
     chunk: Chunk
-    facts: int = 0
+    sequences: tuple[int, ...] = ()
+    """Of the facts in it."""
+
+    @property
+    def facts(self) -> int:
+        """How many."""
+        return len(self.sequences)
 
 
 class Want(Enum):
@@ -89,8 +98,9 @@ class Outgoing:
     """One reader's place, and what comes after it."""
 
     __slots__ = (
-        "_ahead", "_history", "_hub", "_limits", "_meters", "_notify", "_page", "_page_bytes", "_previews", "_retry",
-        "_stale", "_start", "encoder", "gone", "high_water", "ids_sent", "plan", "position", "synced",
+        "_ahead", "_history", "_hub", "_limits", "_loop", "_meters", "_notify", "_page", "_page_bytes", "_pressure",
+        "_previews", "_retry", "_stale", "_start", "_status", "_waking", "encoder", "gone", "high_water", "ids_sent",
+        "plan", "position", "synced",
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +113,7 @@ class Outgoing:
         limits: OutgoingLimits,
         meters: Meters,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._hub = hub
         self._notify = notify
         self._start = start
@@ -123,7 +134,11 @@ class Outgoing:
         self._retry: asyncio.TimerHandle | None = None
         self._page_bytes = limits.page_bytes
         self._stale = 0
-        self._previews = PreviewReader(plan.previews) if plan.previews is not None else None
+        lanes = plan.previews
+        self._status = None if lanes is None else PreviewReader(lanes.status, meters.previews)
+        self._previews = None if lanes is None else PreviewReader(lanes.previews, meters.previews)
+        self._pressure = Pressure(limits.pressure)
+        self._waking: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """From now on `notify` is called."""
@@ -143,10 +158,8 @@ class Outgoing:
         """Nobody takes any more. May be called again."""
         self._hub.listeners.discard(self)
         self.forget_page()
-        if self._previews is not None:
-            self._meters.previews_sent += self._previews.sent
-            self._meters.preview_drops += self._previews.dropped
-            self._previews = None
+        self._wake_no_more()
+        self._status = self._previews = None
 
     # --- what is said around it ---------------------------------------------------------------------------
 
@@ -193,7 +206,11 @@ class Outgoing:
             return Lane.CRITICAL
         if self.behind or not self.synced:
             return Lane.FACTS
-        return Lane.PREVIEWS if self._has_previews else None
+        if self._status is None or self._previews is None or self._hub.terminal:
+            return None
+        if self._status.pending:
+            return Lane.STATUS
+        return Lane.PREVIEWS if self._previews.pending and self._waking is None else None
 
     @property
     def want(self) -> Want:
@@ -212,10 +229,14 @@ class Outgoing:
         Facts are never overtaken: while there are some, even if they are not allowed just now, there is no preview.
         """
         lane = self.lane
-        if lane is None or lane > lowest or self.gone:
+        if lane is None or self.gone:
             return None
-        if lane is Lane.PREVIEWS:
-            return self._take_previews()
+        if lane > lowest:
+            if lane is Lane.PREVIEWS:
+                self._rise(self._loop.time())
+            return None
+        if lane > Lane.FACTS:
+            return self._take_status(lowest) if lane is Lane.STATUS else self._take_previews()
         if self._is_to_say_synced:
             return self._take_synced()
         return None if max_facts == 0 else self._take_facts(lane, max_facts or 0)
@@ -237,7 +258,7 @@ class Outgoing:
             if burst.facts:
                 self.ids_sent = True
                 self._meters.facts_sent += burst.facts
-                return Piece(lane, burst.chunk, burst.facts)
+                return Piece(lane, burst.chunk, burst.sequences)
             if self._is_to_say_synced:
                 return self._take_synced()
         return None
@@ -247,6 +268,9 @@ class Outgoing:
         if self._hub.holds(self.position.sequence):
             if self.holds_page:
                 self.forget_page()  # it was read for another place
+            shared = self._hub.burst(self.encoder, after=self.position.sequence, through=through)
+            if not max_facts or shared.facts <= max_facts:
+                return shared
             return self._hub.burst(self.encoder, after=self.position.sequence, through=through, max_facts=max_facts)
         if not self._page:
             self._turn_page()
@@ -267,15 +291,47 @@ class Outgoing:
         self._page_bytes = min(self._page_bytes * 2, self._limits.page_bytes)
         return made.burst()
 
-    @property
-    def _has_previews(self) -> bool:
-        return self._previews is not None and self._previews.pending > 0 and not self._hub.terminal
+    # --- what may be lost ---------------------------------------------------------------------------------
+
+    def _take_status(self, lowest: Lane) -> Piece | None:
+        if self._status is None:
+            return None
+        while self._status.pending:
+            chunk = self._status.take(self._limits.preview_bytes, self.encoder.wire, merge=True)
+            if chunk is not None:
+                return Piece(Lane.STATUS, chunk)
+        return self.take(lowest)
 
     def _take_previews(self) -> Piece | None:
-        if self._previews is None:
+        previews, pressure, now = self._previews, self._pressure, self._loop.time()
+        if previews is None:
             return None
-        frames = self._previews.take(self._limits.preview_bytes, self.encoder.wire)
-        return Piece(Lane.PREVIEWS, Chunk(*frames)) if frames else None
+        if previews.pending_bytes >= self._limits.pressure.high_bytes:
+            self._rise(now)
+        wait_s = pressure.wait_s(previews.pending_bytes, now)
+        if wait_s > 0:
+            self._waking = self._loop.call_later(wait_s, self._wake_again)
+            return None
+        chunk = None
+        while chunk is None and previews.pending:
+            chunk = previews.take(self._limits.preview_bytes, self.encoder.wire, merge=pressure.merges)
+        if not previews.pending:
+            pressure.emptied(now)
+        return None if chunk is None else Piece(Lane.PREVIEWS, chunk)
+
+    def _rise(self, now: float) -> None:
+        if not self._pressure.coalescing:
+            self._pressure.rise(now)
+            self._meters.coalescings += 1
+
+    def _wake_again(self) -> None:
+        self._waking = None
+        self._notify()
+
+    def _wake_no_more(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
 
     # --- history ------------------------------------------------------------------------------------------
 
@@ -326,7 +382,7 @@ class Outgoing:
             # The replica that answers may be a moment behind the one that told us.
             self._stale += 1
             self.gone = self._stale > _STALE_TRIES
-            self._retry = asyncio.get_running_loop().call_later(self._limits.stale_retry_s, self._read_again)
+            self._retry = self._loop.call_later(self._limits.stale_retry_s, self._read_again)
 
     def _read_again(self) -> None:
         self._retry = None

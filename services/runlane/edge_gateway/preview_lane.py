@@ -1,22 +1,27 @@
-"""The preview lane of one run: best effort, bounded by bytes, every loss counted and said. Pure.
+"""The preview lanes of one run: best effort, bounded by bytes, every loss counted and said. Pure.
 
 Previews of one `preview_id` are shown in order and never joined across a gap. What is repeated or comes too
 late is not shown; what is missing becomes a `preview_gap` in its place. Once the fact that replaces a preview
 was seen, nothing of that preview is shown any more.
 """
 
+import contextlib
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane.edge_gateway.frames import SSE, Wire
+from runlane.edge_gateway.frames import Wire
 from runlane_contracts import codec
-from runlane_contracts.previews import GapReason, PreviewGap
+from runlane_contracts.previews import GapReason, Preview, PreviewGap
 
 MAX_ACTIVE = 256
 MAX_RETIRED = 1024
+MAX_FORMATS = 4
+"""In so many wire formats a frame is kept; for further ones it is made anew."""
+STATUS_SHARE = 4
+"""Of the bytes for previews, one in so many is for status."""
 
 
 class _Merged(Struct, frozen=True):
@@ -25,9 +30,12 @@ class _Merged(Struct, frozen=True):
     source_count: int = 1
 
 
-class _PreviewHead(Struct, frozen=True):
+class PreviewHead(Struct, frozen=True):
+    """What the lanes look at."""
+
     preview_id: str
     preview_seq: int
+    operation: str = "append"
     fate: str | None = None
     coalesced: _Merged | None = None
 
@@ -37,31 +45,49 @@ class _RawBatch(Struct, frozen=True):
 
 
 _decode_batch = msgspec.json.Decoder(_RawBatch).decode
-_decode_head = msgspec.json.Decoder(_PreviewHead).decode
+_decode_head = msgspec.json.Decoder(PreviewHead).decode
+_decode_preview = msgspec.json.Decoder(Preview).decode
 
 
-@dataclass(frozen=True, slots=True)
 class PreviewEntry:
-    """One frame in the lane. A gap that happened before the gateway is an entry too."""
+    """One frame in a lane. A gap that happened before the gateway is an entry too."""
 
-    preview_id: str
-    first_seq: int
-    last_seq: int
-    event: str
-    data: bytes = field(repr=False)
-    _frames: dict[str, bytes] = field(default_factory=dict, repr=False)
+    __slots__ = ("_frames", "_preview", "_tried", "data", "event", "first_seq", "last_seq", "preview_id", "starts_at")
+
+    def __init__(self, preview_id: str, first_seq: int, last_seq: int, event: str, data: bytes, starts_at: int) -> None:
+        self.preview_id = preview_id
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+        self.event = event
+        self.data = data
+        self.starts_at = starts_at
+        """How many bytes the lane had taken in before."""
+        self._frames: dict[str, bytes] = {}
+        self._preview: Preview | None = None
+        self._tried = False
 
     def frame(self, wire: Wire) -> bytes:
         """Encoded once for all who are shown it over one wire format."""
         made = self._frames.get(wire.name)
         if made is None:
-            made = self._frames[wire.name] = wire.frame(self.event, self.data)
+            made = wire.frame(self.event, self.data)
+            if len(self._frames) < MAX_FORMATS:
+                self._frames[wire.name] = made
         return made
+
+    @property
+    def preview(self) -> Preview | None:
+        """The fragment, for merging; None for a gap, or what cannot be read as one."""
+        if not self._tried and self.event == "preview":
+            self._tried = True
+            with contextlib.suppress(msgspec.MsgspecError):
+                self._preview = _decode_preview(self.data)
+        return self._preview
 
 
 @dataclass(slots=True)
 class PreviewCounts:
-    """What became of the fragments that arrived. `received` is the sum of the others, over one lane."""
+    """What became of the fragments that arrived. `received` is the sum of the others, over one run."""
 
     received: int = 0
     kept: int = 0
@@ -80,14 +106,17 @@ class _Active:
 class PreviewLane:
     """A ring of preview frames. Readers hold an index into it."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, counts: PreviewCounts) -> None:
+        self.counts = counts
+        self.size_bytes = 0
+        self.taken_in_bytes = 0
+        self.shared: dict[tuple[int, int, str, bool], object] = {}
+        """What readers made of the entries for each other; empty again with every change."""
         self._max_bytes = max_bytes
         self._entries: deque[PreviewEntry] = deque()
         self._active: OrderedDict[str, _Active] = OrderedDict()
         self._retired: OrderedDict[str, None] = OrderedDict()
         self._start = 0
-        self.size_bytes = 0
-        self.counts = PreviewCounts()
 
     @property
     def end(self) -> int:
@@ -99,18 +128,11 @@ class PreviewLane:
         """How many entries are held."""
         return len(self._entries)
 
-    def append_batch(self, body: bytes) -> bool:
-        """Take in one message of the preview subject; whether there is anything new to show."""
-        before = self.end
-        try:
-            batch = _decode_batch(body).previews
-        except msgspec.MsgspecError:
-            self.counts.received += 1
-            self.counts.malformed += 1
-            return False
-        for raw in batch:
-            self._append(raw)
-        return self.end > before
+    def bytes_after(self, index: int) -> int:
+        """How much a reader at an index has not taken."""
+        if index >= self.end:
+            return 0
+        return self.taken_in_bytes - self.at(max(index, self._start)).starts_at
 
     def retire(self, preview_id: str) -> None:
         """The fact that replaces it was seen: it is shown no more."""
@@ -118,6 +140,7 @@ class PreviewLane:
         self._retired[preview_id] = None
         if len(self._retired) > MAX_RETIRED:
             self._retired.popitem(last=False)
+        self.shared.clear()
 
     def is_active(self, preview_id: str) -> bool:
         """Whether fragments of it were seen and no fate yet."""
@@ -150,42 +173,35 @@ class PreviewLane:
         """How many entries a reader at an index did not get."""
         return max(self._start - index, 0)
 
-    def _append(self, raw: Raw) -> None:
-        counts = self.counts
-        counts.received += 1
-        try:
-            head = _decode_head(raw)
-        except msgspec.MsgspecError:
-            counts.malformed += 1
-            return
+    def append(self, head: PreviewHead, raw: bytes) -> None:
+        """Take in one fragment."""
         if head.preview_id in self._retired:
-            counts.retired += 1
+            self.counts.retired += 1
             return
         first = head.coalesced.first_seq if head.coalesced else head.preview_seq
         active = self._active.get(head.preview_id)
         # One that overlaps cannot be taken apart, so it is lost as a whole; the next one shows the gap.
         if active is not None and first <= active.last_seq:
-            counts.repeated += 1
+            self.counts.repeated += 1
             return
-        self._admit(head, first, active, bytes(raw))
-
-    def _admit(self, head: _PreviewHead, first: int, active: _Active | None, raw: bytes) -> None:
         self.counts.kept += 1
+        self._admit(head, first, active, raw)
+
+    def _admit(self, head: PreviewHead, first: int, active: _Active | None, raw: bytes) -> None:
         if active is None:
             self._active[head.preview_id] = active = _Active(first, head.preview_seq)
             if len(self._active) > MAX_ACTIVE:
                 self._active.popitem(last=False)
         elif first > active.last_seq + 1:
             missing = _gap(head.preview_id, active.last_seq + 1, first - 1, "lost")
-            self._push(PreviewEntry(
-                head.preview_id, missing.from_, missing.to, "preview_gap", codec.encode(missing)
-            ))  # fmt: skip
+            self._push(head.preview_id, missing.from_, missing.to, "preview_gap", codec.encode(missing))
         active.last_seq = head.preview_seq
-        self._push(PreviewEntry(head.preview_id, first, head.preview_seq, "preview", raw))
+        self._push(head.preview_id, first, head.preview_seq, "preview", raw)
 
-    def _push(self, entry: PreviewEntry) -> None:
-        self._entries.append(entry)
-        self.size_bytes += len(entry.data)
+    def _push(self, preview_id: str, first: int, last: int, event: str, data: bytes) -> None:
+        self._entries.append(PreviewEntry(preview_id, first, last, event, data, self.taken_in_bytes))
+        self.size_bytes += len(data)
+        self.taken_in_bytes += len(data)
         while self.size_bytes > self._max_bytes and len(self._entries) > 1:
             evicted = self._entries.popleft()
             self._start += 1
@@ -193,53 +209,52 @@ class PreviewLane:
             active = self._active.get(evicted.preview_id)
             if active is not None:
                 active.evicted_through = evicted.last_seq
+        self.shared.clear()
 
 
-class PreviewReader:
-    """One watcher's place in a lane. What came since it joined is `sent`, `dropped`, `superseded` or pending."""
+@dataclass(slots=True)
+class PreviewLanes:
+    """Where a run's fragments go: status, of which only the newest counts (`latest_value`), and everything else."""
 
-    __slots__ = ("_index", "_lane", "_shown", "dropped", "sent", "superseded")
+    max_bytes: int
+    counts: PreviewCounts = field(default_factory=PreviewCounts)
+    status: PreviewLane = field(init=False)
+    previews: PreviewLane = field(init=False)
 
-    def __init__(self, lane: PreviewLane) -> None:
-        self._lane = lane
-        self._index = lane.end
-        self._shown = lane.standing()
-        self.sent = 0
-        self.dropped = 0
-        self.superseded = 0
+    def __post_init__(self) -> None:
+        self.status = PreviewLane(self.max_bytes // STATUS_SHARE, self.counts)
+        self.previews = PreviewLane(self.max_bytes - self.max_bytes // STATUS_SHARE, self.counts)
 
-    @property
-    def pending(self) -> int:
-        """How many entries came since the last `take`."""
-        return self._lane.end - self._index
+    def append_batch(self, body: bytes) -> bool:
+        """Take in one message of the preview subject; whether there is anything new to show."""
+        before = self.status.end + self.previews.end
+        try:
+            batch = _decode_batch(body).previews
+        except msgspec.MsgspecError:
+            self.counts.received += 1
+            self.counts.malformed += 1
+            return False
+        for raw in batch:
+            self._append(raw)
+        return self.status.end + self.previews.end > before
 
-    def take(self, max_bytes: int, wire: Wire = SSE) -> list[bytes]:
-        """The next frames, at most about so many bytes; first what was lost."""
-        lane, frames, size = self._lane, self._missed(wire), 0
-        while self._index < lane.end and size < max_bytes:
-            entry = lane.at(self._index)
-            self._index += 1
-            if lane.is_retired(entry.preview_id):
-                self.superseded += 1
-                continue
-            self._shown[entry.preview_id] = entry.last_seq
-            self.sent += 1
-            size += len(entry.data)
-            frames.append(entry.frame(wire))
-        if len(self._shown) > MAX_ACTIVE // 4:
-            self._shown = {key: seq for key, seq in self._shown.items() if lane.is_active(key)}
-        return frames
+    def retire(self, preview_id: str) -> None:
+        """The fact that replaces it was seen: it is shown no more."""
+        self.status.retire(preview_id)
+        self.previews.retire(preview_id)
 
-    def _missed(self, wire: Wire) -> list[bytes]:
-        lane = self._lane
-        lost = lane.dropped(self._index)
-        if not lost:
-            return []
-        gaps = lane.missed(self._index, self._shown)
-        self._shown.update((gap.preview_id, gap.to) for gap in gaps)
-        self.dropped += lost
-        self._index += lost
-        return [wire.frame("preview_gap", codec.encode(gap)) for gap in gaps]
+    def _append(self, raw: Raw) -> None:
+        self.counts.received += 1
+        try:
+            head = _decode_head(raw)
+        except msgspec.MsgspecError:
+            self.counts.malformed += 1
+            return
+        # A preview stays in the lane where it began: its fragments are in order only there.
+        is_status = self.status.is_active(head.preview_id) or (
+            head.operation == "latest_value" and not self.previews.is_active(head.preview_id)
+        )
+        (self.status if is_status else self.previews).append(head, bytes(raw))
 
 
 def _gap(preview_id: str, first: int, last: int, reason: GapReason) -> PreviewGap:

@@ -11,7 +11,7 @@ from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.lists import Freshness, Lists
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import Params, choice, integer, limit_param, opened_cursor, query_params, types_param
-from runlane.edge_gateway.run_state import Folded, RunStates, encoded_snapshot
+from runlane.edge_gateway.run_state import RunStates, StateAt, encoded_snapshot
 from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.edge_gateway.view import View, ViewCommit
 from runlane.hosting.authorizer import Authorizer, Right, require
@@ -23,6 +23,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.reducer import State, open_approvals
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
+from runlane_contracts.tracing import run_trace_id
 
 _log = logging.getLogger("runlane.edge_gateway.reads")
 
@@ -113,7 +114,12 @@ class Reads:
         run, params = await self._run(request)
         head = await self._presence.head(run, min_sequence=integer(params, "min_sequence", default=0))
         at = await self._state(run, head.sequence, exact=False)
-        return json_response(_run_view(run, at, self._frames(run).cursor(at.position)))
+        view = _run_view(run, at, self._frames(run).cursor(at.position))
+        if at.quarantined is not None:
+            # The rest of the view stands still; how the run goes on is known all the same.
+            status = await self._states.status(run, head.sequence)
+            view |= {"status": status.status, "quarantined": at.quarantined}
+        return json_response(view)
 
     async def snapshot(self, request: Request) -> Response:
         """`GET /v1/runs/{run_id}/snapshot`."""
@@ -122,7 +128,7 @@ class Reads:
         at_sequence = integer(params, "at_sequence", default=0, minimum=1)
         head = await self._presence.head(run, min_sequence=max(min_sequence, at_sequence))
         at = await self._state(run, at_sequence or head.sequence, exact=at_sequence > 0)
-        body = encoded_snapshot(at).with_cursor(self._frames(run).cursor(at.position))
+        body = encoded_snapshot(run, at).with_cursor(self._frames(run).cursor(at.position))
         return Response(body, media_type="application/json")
 
     async def events(self, request: Request) -> Response:
@@ -156,7 +162,7 @@ class Reads:
     def _frames(self, run: RunAddress) -> FactFrames:
         return FactFrames(self._keys, run, EVERYTHING)
 
-    async def _state(self, run: RunAddress, sequence: int, *, exact: bool) -> Folded:
+    async def _state(self, run: RunAddress, sequence: int, *, exact: bool) -> StateAt:
         try:
             return await (self._states.at(run, sequence) if exact else self._states.at_least(run, sequence))
         except Hole as hole:
@@ -224,9 +230,10 @@ def _listed(rows: dict[str, object], token: str | None, *, fresh: bool) -> Respo
     return json_response(rows | ({"page_token": token} if token else {}) | ({} if fresh else {"behind": True}))
 
 
-def _run_view(run: RunAddress, at: Folded, cursor: str) -> State:
+def _run_view(run: RunAddress, at: StateAt, cursor: str) -> State:
     state = at.state
     return {
+        "trace_id": run_trace_id(*run),
         **state["run"],
         "run_id": run.run_id,
         "through_sequence": state["through_sequence"],

@@ -1,15 +1,18 @@
 """A run's state at a position: what the read store has folded, and the tail of the view on top of it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from runlane.edge_gateway.history import History, Hole
-from runlane.edge_gateway.view import View, ViewFact
+from runlane.edge_gateway.view import View, ViewCommit, ViewFact
+from runlane.hosting.http import ProblemError
 from runlane_contracts import codec
 from runlane_contracts.cursor import REDUCER_VERSION, Position
-from runlane_contracts.reducer import TERMINAL_STATUS, State, checksum, initial_state, reduce
+from runlane_contracts.problems import Code
+from runlane_contracts.reducer import TERMINAL_STATUS, Poison, Quarantine, State, checksum, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 
 FOLD_PAGE_BYTES = 512 * 1024
@@ -34,10 +37,24 @@ class Folded(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateAt:
-    """State folded through a position."""
+    """State folded through a position; `quarantined`: and no further, whatever was asked for."""
 
     state: State
     position: Position
+    quarantined: Quarantine | None = None
+
+
+class ViewQuarantined(ProblemError):
+    """The run's facts are there, and one of them cannot be folded."""
+
+    def __init__(self, run: RunAddress, quarantined: Quarantine, through: int) -> None:
+        super().__init__(
+            Code.VIEW_QUARANTINED,
+            f"the fold of this run fails on sequence {quarantined.sequence}, {quarantined.type[:80]}; "
+            "its facts can be read as ever",
+            current_sequence=through,
+            snapshot=f"/v1/runs/{run.run_id}/snapshot?at_sequence={through}" if through else None,
+        )
 
 
 class FoldedStates(Protocol):
@@ -114,6 +131,12 @@ class RunStates:
                     status.apply(fact)
         return status
 
+    async def _before(self, run: RunAddress, commit: ViewCommit, quarantined: Quarantine) -> StateAt:
+        """The state as it was before a commit that cannot be folded: all of it is shown, or none."""
+        last = commit.first_sequence - 1
+        before = StateAt(initial_state(*run), NOTHING_FOLDED) if last == 0 else await self.at(run, last)
+        return StateAt(before.state, before.position, before.quarantined or quarantined)
+
     async def _fold(self, run: RunAddress, kept: Folded, through: int) -> StateAt:
         state, position = kept.state, kept.position
         history = History(self._view, run, position)
@@ -122,9 +145,12 @@ class RunStates:
             if not commits:
                 break
             for commit in commits:
-                for fact in codec.decode_commit(commit.body).facts:
-                    if fact.sequence <= through:
-                        reduce(state, fact)
+                try:
+                    for fact in codec.decode_commit(commit.body).facts:
+                        if fact.sequence <= through:
+                            fold(state, fact)
+                except Poison as exc:
+                    return await self._before(run, commit, exc.quarantine)
                 sequence = min(commit.last_sequence, through)
                 position = Position(commit.epoch, commit.stream_seq, sequence)
                 if sequence == through:
@@ -160,7 +186,8 @@ class RunStatus:
         self.through = fact.sequence
         if fact.type.startswith("run."):
             self._state["through_sequence"] = fact.sequence - 1
-            reduce(self._state, codec.decode_fact(fact.raw))
+            with suppress(Poison):  # the view of the run is quarantined for it; following the run goes on
+                fold(self._state, codec.decode_fact(fact.raw))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +203,10 @@ class EncodedSnapshot:
         return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())
 
 
-def encoded_snapshot(at: Folded) -> EncodedSnapshot:
-    """Encode a state once for all its readers."""
+def encoded_snapshot(run: RunAddress, at: Folded) -> EncodedSnapshot:
+    """Encode a state once for all its readers. Raises ViewQuarantined: it is not the state that was asked for."""
+    if isinstance(at, StateAt) and at.quarantined is not None:
+        raise ViewQuarantined(run, at.quarantined, at.position.sequence)
     body = msgspec.json.encode({
         "state": at.state,
         "through_sequence": at.state["through_sequence"],

@@ -12,7 +12,7 @@ from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.presence import Presence
 from runlane.edge_gateway.queries import integer, limit_param, opened_cursor, query_params
-from runlane.edge_gateway.run_state import FOLD_PAGE_BYTES
+from runlane.edge_gateway.run_state import FOLD_PAGE_BYTES, ViewQuarantined
 from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.edge_gateway.view import View
 from runlane.hosting.authorizer import Authorizer, Right, require
@@ -20,7 +20,9 @@ from runlane.hosting.http import ProblemError, json_response
 from runlane_contracts import events
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import CursorKeys, Position
+from runlane_contracts.envelope import Fact
 from runlane_contracts.problems import Code
+from runlane_contracts.reducer import Quarantine, SequenceGap
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.timeline import TIMELINE_VERSION, Timeline
 
@@ -86,7 +88,7 @@ class Timelines:
             for commit in commits:
                 for fact in decode_commit(commit.body).facts:
                     if fact.sequence <= through:
-                        fold.timeline.apply(fact)
+                        _apply(run, fold.timeline, fact)
                         compacted = compacted or fact.type == events.LogCompacted.TYPE
                 fold.position = Position(commit.epoch, commit.stream_seq, fold.timeline.through_sequence)
         return compacted
@@ -103,6 +105,16 @@ class Timelines:
         while self._facts > self._kept_facts and self._kept:
             _, given_up = self._kept.popitem(last=False)
             self._facts -= given_up.timeline.through_sequence
+
+
+def _apply(run: RunAddress, timeline: Timeline, fact: Fact) -> None:
+    try:
+        timeline.apply(fact)
+    except SequenceGap:
+        raise
+    except Exception as exc:
+        quarantine = Quarantine(sequence=fact.sequence, event_id=fact.event_id, type=fact.type)
+        raise ViewQuarantined(run, quarantine, fact.sequence - 1) from exc
 
 
 class TimelineReads:

@@ -62,8 +62,9 @@ class Watches:
             )
             with self._crowd.joined(watcher, principal, on_refusal):
                 connection = await open_connection(
-                    scope, receive, send, _HEADERS, wake=watcher.connection_moved, stall_s=self._limits.stall_s
-                )
+                    scope, receive, send, _HEADERS,
+                    wake=watcher.connection_moved, stall_s=self._limits.stall_s, lanes=self._limits.lanes,
+                )  # fmt: skip
                 await watcher.run(connection)
 
 

@@ -6,6 +6,7 @@ calls the task back only for what needs waiting.
 """
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 
 from runlane.edge_gateway.connection import AsgiConnection, Connection, ConnectionLost, Stalled
@@ -30,15 +31,15 @@ class WatchLimits(OutgoingLimits):
     """A client that takes nothing for so long has the page it was reading dropped, and read again later."""
     goodbye_s: float = 5.0
     lifetime_s: float = 0.0
-    """0: no bound."""
+    """0: no bound. Each watch ends up to a fifth earlier, so that not all come back at once."""
 
 
 class Watcher:
     """Writes `hello`, what the plan says, then everything that comes, then `end`."""
 
     __slots__ = (
-        "_attention", "_backlog", "_blocked_since", "_connection", "_gate", "_heartbeat_due", "_heartbeat_s",
-        "_last_write", "_limits", "_loop", "_meters", "_opened_at", "_out", "_stop",
+        "_attention", "_backlog", "_blocked_since", "_connection", "_ends_at", "_gate", "_heartbeat_due",
+        "_heartbeat_s", "_last_write", "_limits", "_loop", "_meters", "_out", "_retry_after_ms", "_stop",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +54,9 @@ class Watcher:
         self._heartbeat_due = False
         self._stop: EndReason | None = None
         self._attention: asyncio.Future[None] | None = None
-        self._opened_at = self._last_write = self._blocked_since = self._loop.time()
+        self._last_write = self._blocked_since = self._loop.time()
+        self._ends_at = self._last_write + (limits.lifetime_s * (0.8 + 0.2 * jitter) or math.inf)
+        self._retry_after_ms: int | None = None
         self._backlog = 0
         self._connection: Connection
 
@@ -181,10 +184,10 @@ class Watcher:
         else:
             self.wake()
 
-    def stop(self, reason: EndReason) -> None:
+    def stop(self, reason: EndReason, *, retry_after_ms: int | None = None) -> None:
         """Say `end` and close, after the frame that is being written."""
         if self._stop is None:
-            self._stop = reason
+            self._stop, self._retry_after_ms = reason, retry_after_ms
         self._call_task()
 
     def tick(self, now: float) -> None:
@@ -198,7 +201,7 @@ class Watcher:
         elif now - self._last_write >= self._heartbeat_s:
             self._heartbeat_due = True
             self.wake()
-        if self._limits.lifetime_s and now - self._opened_at >= self._limits.lifetime_s:
+        if now >= self._ends_at:
             self.stop(EndReason.LIFETIME)
 
     # --- the end ------------------------------------------------------------------------------------------
@@ -224,9 +227,7 @@ class Watcher:
             await connection.part(None, within_s=self._limits.goodbye_s)
 
     def _end(self, reason: EndReason) -> Chunk:
-        retry_after_ms = None
-        if reason is EndReason.SHUTDOWN:
-            retry_after_ms = 500 + int(1500 * (self._heartbeat_s / self._limits.heartbeat_s - 0.75) * 4)
+        retry_after_ms = self._retry_after_ms
         text = self._out.encoder.struct("end", self._out.end(reason, retry_after_ms=retry_after_ms))
         if reason is EndReason.RUN_TERMINAL and not self._out.ids_sent:
             # EventSource comes back without an id and would get all of this again, every three seconds.

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -52,7 +52,15 @@ class ProblemError(Exception):
         self.extra = extra
 
 
-OnRefusal = Callable[[Scope, Code], None]
+class NotedRefusal(Protocol):
+    """A refusal on its way into the audit."""
+
+    async def stored(self) -> None:
+        """Returns when it is there, or when that takes too long. Never raises."""
+        ...
+
+
+OnRefusal = Callable[[Scope, Code], NotedRefusal | None]
 """Told that somebody was not let in. Returns at once and never raises."""
 
 REFUSALS_OF_ACCESS = frozenset({
@@ -189,8 +197,9 @@ class Problems:
             await self._app(scope, receive, watched)
         except Exception as exc:
             code = refused_code(exc)
-            if code is not None and self._on_refusal is not None:
-                self._on_refusal(scope, code)
+            noted = None if code is None or self._on_refusal is None else self._on_refusal(scope, code)
+            if noted is not None and not begun:
+                await noted.stored()
             response = problem_of(exc)
             if response is None:
                 # Neither path, query, body nor the error's text: they may hold what a log must not.

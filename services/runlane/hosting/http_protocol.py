@@ -13,8 +13,8 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXTENSION = "runlane.transport"
-WRITE_BUFFER_BYTES = 16 * 1024
-"""What may wait in user space per connection before a writer has to wait; a watch keeps more for what is urgent."""
+WRITE_BUFFER_BYTES = 32 * 1024
+"""What may wait in user space per connection before a writer has to wait."""
 UNSENT_BYTES = 64 * 1024
 """What may wait in the kernel that the client's window does not take. Less is also fresher: what comes next waits
 behind it."""
@@ -34,6 +34,13 @@ class TransportProtocol(HttpToolsProtocol):
         if own is not None and own.family in _INTERNET and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         super().connection_made(transport)
+
+    def bound_buffers(self, *, high: int, low: int, kernel: int) -> None:
+        """Of a connection that is streamed to: writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
+        self.transport.set_write_buffer_limits(high=high, low=low)
+        own = self.transport.get_extra_info("socket")
+        if kernel and own is not None and own.family in _INTERNET:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
 
     def on_message_begin(self) -> None:
         """Offer this connection to the application."""

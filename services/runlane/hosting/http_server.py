@@ -12,12 +12,15 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from runlane.hosting.http_protocol import TransportProtocol
+from runlane.hosting.websocket_protocol import WebSocketProtocol
 from runlane_contracts.telemetry import LogEvent
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 START_DEADLINE_S = 10.0
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""Of a WebSocket message; a longer one closes the connection with 1009 before it is read."""
 
 
 class HttpPortTaken(OSError):
@@ -61,6 +64,10 @@ async def http_server(
             app,
             loop="none",
             http=TransportProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_ping_interval=None,  # applications ask themselves, and cut off who is dead
+            ws_per_message_deflate=False,
             lifespan="off",
             access_log=False,
             log_config=None,

@@ -1,7 +1,9 @@
 """Refusals of access on their way into the audit: noted without waiting, stored in the intake stream.
 
-`note` never waits and never fails. What waits to be stored is bounded, and so is how much one tenant, or everybody who
-is nobody, may have written down in a while; what does not fit is counted, and the count is stored instead.
+`note` never waits and never fails. Who is refused is told once the refusal is stored, so that a gateway that is killed
+takes none along that anybody has seen; those who are refused at the same time share the wait. What waits to be stored
+is bounded, and so is how much one tenant, or everybody who is nobody, may have written down in a while; what does not
+fit is counted, and the count is stored instead.
 """
 
 import asyncio
@@ -39,6 +41,8 @@ _AT_ONCE = 64
 _COUNT_EVERY_S = 1.0
 _RETRY_S = (0.2, 5.0)
 _CLOSE_WITHIN_S = 2.0
+TOLD_WITHIN_S = 2.0
+"""An answer is not held back longer for its record. A broker that takes nothing so long has more to worry about."""
 _WORDS = frozenset({"v1", "runs", "watch", "events", "snapshot", "timeline", "commands", "re-execute", "lease",
                     "previews", "approvals", "pools", "claim", "content", "ws"})  # fmt: skip
 NOBODY = Actor(kind="user", id="unknown")
@@ -55,6 +59,21 @@ class _Budget:
 class _Waiting:
     refusal: Refusal
     message_id: str
+    done: asyncio.Event
+
+
+class Noted:
+    """A refusal that was noted."""
+
+    def __init__(self, done: asyncio.Event | None = None) -> None:
+        self._done = done
+
+    async def stored(self) -> None:
+        """Returns once it is stored, or counted, or after `TOLD_WITHIN_S`; then it goes on waiting in memory."""
+        if self._done is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TOLD_WITHIN_S):
+                    await self._done.wait()
 
 
 class RefusalLog:
@@ -83,19 +102,19 @@ class RefusalLog:
         self._empty.set()
         self._task: asyncio.Task[None] | None = None
 
-    def of_http(self, scope: Scope, code: Code) -> None:
+    def of_http(self, scope: Scope, code: Code) -> Noted:
         """A request that was refused. See `OnRefusal`."""
         principal: Principal | None = scope.get(PRINCIPAL)
         action, run_id = _named(scope.get("method", "GET"), scope.get("path", ""))
-        self.note(principal, action, run_id, code)
+        return self.note(principal, action, run_id, code)
 
-    def note(self, principal: Principal | None, action: str, run_id: str | None, code: Code) -> None:
-        """Somebody was refused something. Returns at once."""
+    def note(self, principal: Principal | None, action: str, run_id: str | None, code: Code) -> Noted:
+        """Somebody was refused something. Returns at once; whoever answers them waits for `stored` first."""
         tenant_id = PLATFORM if principal is None else principal.tenant_id
         self.noted += 1
         if not self._may_add(tenant_id):
-            return
-        self._add(
+            return Noted()
+        return self._add(
             Refusal(
                 tenant_id=tenant_id,
                 time=timestamp(self._now()),
@@ -146,10 +165,12 @@ class RefusalLog:
         budget.left -= 1
         return True
 
-    def _add(self, refusal: Refusal) -> None:
-        self._waiting.append(_Waiting(refusal, self._new_id("rfs")))
+    def _add(self, refusal: Refusal) -> Noted:
+        one = _Waiting(refusal, self._new_id("rfs"), asyncio.Event())
+        self._waiting.append(one)
         self._arrived.set()
         self._empty.clear()
+        return Noted(one.done)
 
     def _add_counts(self, *, at_once: bool = False) -> None:
         """Of what was dropped, for each tenant; not for each one that was."""
@@ -212,6 +233,7 @@ class RefusalLog:
                 failure = failure or exc
                 continue
             done.add(one.message_id)
+            one.done.set()
         self._waiting = deque(one for one in self._waiting if one.message_id not in done)
         if not self._waiting:
             self._empty.set()

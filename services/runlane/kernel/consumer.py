@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 import nats.errors
+from nats.aio.msg import Msg
 
-from runlane.kernel.connection import Connection
+from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.dead_letter import DeadLetters
-from runlane.kernel.delivery import ACK, IN_PROGRESS, TERMINATE, Delivery, negative
+from runlane.kernel.delivery import ACK, IN_PROGRESS, TERMINATE, Delivery, delivery_of, negative
 from runlane.kernel.durable import FIRST_BACKOFF_S, DurableConsumer, OnActive
 from runlane.kernel.errors import KernelError, Permanent, Retryable
+from runlane.kernel.fair import FairSlots
 from runlane.kernel.faults import trace_of
+from runlane.kernel.jetstream import API
 from runlane.kernel.pull import PullSession
 from runlane.kernel.verdict import DeadLetter, Done, Retry, Verdict
 from runlane_contracts.streams import ConsumerSpec, Layout
@@ -185,12 +188,18 @@ def backoff_s(attempt: int, *, first_s: float = 0.2, most_s: float = 30.0) -> fl
 
 HandleEach = Callable[[Delivery], Awaitable[Verdict]]
 Key = Callable[[Delivery], str]
+Share = Callable[[str], str]
 Urgent = Callable[[Delivery], bool]
 
 
 def by_subject(delivery: Delivery) -> str:
     """Messages of one subject are handled in order."""
     return delivery.subject
+
+
+def all_alike(_key: str) -> str:
+    """All keys take turns in the order in which they came."""
+    return ""
 
 
 def never(_delivery: Delivery) -> bool:
@@ -216,8 +225,9 @@ class EachConsumer(DurableConsumer):
     """One delivery at a time per key, `concurrency` keys at once, for a durable that acknowledges each message.
 
     A message that has to be tried again holds back those of its key only. An `urgent` one goes before those of its
-    key that wait. What is in hand longer than a third of
-    the acknowledgement wait is reported as in progress, so it is not given to somebody else.
+    key that wait. `share` says which keys belong together: their groups take turns, so that what one of them queued
+    holds up no other. What is in hand longer than a third of the acknowledgement wait is reported as in progress, so
+    it is not given to somebody else.
     """
 
     def __init__(  # noqa: PLR0913  each by name
@@ -231,6 +241,7 @@ class EachConsumer(DurableConsumer):
         concurrency: int = 16,
         key: Key = by_subject,
         urgent: Urgent = never,
+        share: Share = all_alike,
         capacity: int | None = None,
     ) -> None:
         super().__init__(connection, spec, layout, capacity=capacity)
@@ -238,7 +249,8 @@ class EachConsumer(DurableConsumer):
         self._dead_letters = dead_letters
         self._key = key
         self._urgent = urgent
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = FairSlots(concurrency)
+        self._share = share
         self._lanes: dict[str, _Lane] = {}
         self._replies: dict[int, tuple[int, str]] = {}  # in hand: stream sequence → session, where the verdict goes
         self._tasks: asyncio.TaskGroup | None = None
@@ -303,7 +315,7 @@ class EachConsumer(DurableConsumer):
     async def _work_off(self, key: str, lane: _Lane) -> None:
         try:
             while lane.waiting and not lane.away and not self._stopping.is_set():
-                async with self._slots:
+                async with self._slots.of(self._share(key)):
                     if not lane.waiting or self._stopping.is_set():
                         continue
                     delivery = lane.waiting.pop(0)
@@ -416,6 +428,49 @@ async def pull_one(connection: Connection, spec: ConsumerSpec, *, wait_s: float)
     if not got and session.reason != "closed":
         raise Retryable(session.reason)
     return got[0] if got else None
+
+
+async def pull_now(connection: Connection, spec: ConsumerSpec, *, timeout_s: float = 5.0) -> Delivery | None:
+    """The next message of a shared durable if there is one just now. It has to be answered with `answer`.
+
+    Raises:
+        Retryable: there is no such consumer, or no answer came; what was on its way comes again.
+    """
+    message = await _first_answer(connection, f"{API}.CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}", timeout_s)
+    status = (message.headers or {}).get("Status")
+    if status in {"404", "408"}:
+        return None
+    if status is not None:
+        raise Retryable(f"{spec.durable}: {status} {(message.headers or {}).get('Description', '')}".rstrip())
+    try:
+        return delivery_of(message)
+    except ValueError as exc:
+        raise Retryable(str(exc)) from exc
+
+
+async def _first_answer(connection: Connection, subject: str, timeout_s: float) -> Msg:
+    """What comes to an inbox of its own: a delivery keeps the subject it was stored under. Raises Retryable."""
+    got: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+
+    async def take(message: Msg) -> None:
+        if not got.done():
+            got.set_result(message)
+
+    if not connection.is_connected:
+        raise Retryable("not connected", retry_after_s=0.2)
+    inbox = connection.new_inbox()
+    try:
+        subscription = await connection.nc.subscribe(inbox, cb=take)
+        try:
+            await connection.nc.publish(subject, b'{"batch":1,"no_wait":true}', reply=inbox)
+            async with asyncio.timeout(timeout_s):
+                return await got
+        finally:
+            await connection.unsubscribe(subscription)
+    except TimeoutError as exc:
+        raise Retryable(f"{subject}: no answer") from exc
+    except nats.errors.Error as exc:
+        raise as_kernel_error(exc, subject) from exc
 
 
 async def answer(

@@ -59,6 +59,14 @@ class StreamState(Struct, frozen=True):
     bytes: int
 
 
+async def subjects_of(connection: Connection, stream: str, subjects: str, *, timeout_s: float = 5.0) -> dict[str, int]:
+    """The subjects that fit a wildcard, and how many messages the stream holds of each; meant for few subjects."""
+    info = await api(
+        connection, f"STREAM.INFO.{stream}", {"subjects_filter": subjects}, answer=_Counted, timeout_s=timeout_s
+    )
+    return info.state.subjects or {}
+
+
 class DirectReader:
     """Direct-get reads over one connection. At most `concurrency` pages are under way.
 
@@ -179,11 +187,7 @@ class DirectReader:
 
     async def count(self, stream: str, subjects: str) -> int:
         """How many messages the stream holds of subjects that fit a wildcard; meant for few subjects."""
-        info = await api(
-            self._connection, f"STREAM.INFO.{stream}", {"subjects_filter": subjects}, answer=_Counted,
-            timeout_s=self._timeout_s,
-        )  # fmt: skip
-        return sum((info.state.subjects or {}).values())
+        return sum((await subjects_of(self._connection, stream, subjects, timeout_s=self._timeout_s)).values())
 
     async def close(self) -> None:
         """Fail what is under way and unsubscribe."""

@@ -6,6 +6,7 @@ a decision, not a broker TTL: whoever watches declares it, as a fact, and only t
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from runlane.kernel.clock import Now
-from runlane.kernel.errors import Conflict, Fenced, KernelError
+from runlane.kernel.errors import Conflict, Fenced, KernelError, Retryable
 from runlane.kernel.run_log import Decide, RunLogs
 from runlane_contracts import codec, events
 from runlane_contracts.envelope import Actor
@@ -35,6 +36,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     ttl_s: float
     expires_at: str
     over: bool = False
+    seat: int | None = None
+    """Its number among those of its tenant (see `seats`); 0: the revision of this entry. None: it takes no seat."""
 
     def is_live(self, now: datetime) -> bool:
         """Whether it still protects its holder."""
@@ -47,6 +50,19 @@ class LeaseHeld(KernelError):
     def __init__(self, lease: Lease) -> None:
         super().__init__(f"held by {lease.worker_id} until {lease.expires_at}")
         self.expires_at = lease.expires_at
+
+
+class NoRoom(KernelError):
+    """The tenant's workers drive as many runs as they may; this one waits until one of them ends."""
+
+    retry_after_s = 1.0
+
+
+class KeepsSeats(Protocol):
+    """Whether a seat that was taken may be kept: see `seats.Seats`."""
+
+    async def has_room(self, tenant_id: str) -> bool: ...
+    async def keeps(self, run: RunAddress, revision: int) -> bool: ...
 
 
 class BucketEntry(Protocol):
@@ -68,10 +84,13 @@ class LeaseBucket(Protocol):
 
 
 class LeaseDesk:
-    """Takes, renews, releases, checks and expires leases. Many desks may work on one bucket."""
+    """Takes, renews, releases, checks and expires leases. Many desks may work on one bucket.
 
-    def __init__(self, bucket: LeaseBucket, run_logs: RunLogs, *, now: Now) -> None:
-        self._bucket, self._run_logs, self._now = bucket, run_logs, now
+    `seats`: how many runs of pools a tenant's workers may drive; without it, any number.
+    """
+
+    def __init__(self, bucket: LeaseBucket, run_logs: RunLogs, *, now: Now, seats: KeepsSeats | None = None) -> None:
+        self._bucket, self._run_logs, self._now, self._seats = bucket, run_logs, now, seats
 
     async def take(self, run: RunAddress, worker_id: str, ttl_s: float) -> Lease:
         """Become the owner; `run.leased` is durable when this returns.
@@ -81,6 +100,7 @@ class LeaseDesk:
 
         Raises:
             LeaseHeld: somebody drives the run.
+            NoRoom: it is a run of a pool, and its tenant's workers drive as many as they may.
             Refused: no such run, or it is over.
             Retryable: it may have been taken; the entry runs out by itself if so.
         """
@@ -94,8 +114,14 @@ class LeaseDesk:
         known = await self._run_logs.of(run).load()
         _require_open(known)
         epoch = max(known.lease_epoch, held.lease_epoch if held is not None else 0) + 1
-        lease = Lease(worker_id=worker_id, lease_epoch=epoch, ttl_s=ttl_s, expires_at=self._until(ttl_s))
+        seat = 0 if known.created is not None and known.created.dispatch == "pool" else None
+        if seat is not None and self._seats is not None and not await self._seats.has_room(run.tenant_id):
+            raise NoRoom(f"tenant {run.tenant_id} has as many runs driven as it may")
+        expires_at = self._until(ttl_s)
+        lease = Lease(worker_id=worker_id, lease_epoch=epoch, ttl_s=ttl_s, expires_at=expires_at, seat=seat)
         revision = await self._claim(run, entry, lease)
+        if seat is not None:
+            await self._keep_seat(run, entry, revision)
         try:
             await self._run_logs.of(run).transact(_leasing(lease), lease_epoch=0, actor=SYSTEM)
         except Refused:
@@ -111,7 +137,8 @@ class LeaseDesk:
             Retryable: not known; it counts as lost once `expires_at` has passed.
         """
         entry, lease = await self._held(run, lease_epoch, worker_id)
-        renewed = msgspec.structs.replace(lease, expires_at=self._until(lease.ttl_s))
+        seat = entry.revision if lease.seat == 0 else lease.seat
+        renewed = msgspec.structs.replace(lease, expires_at=self._until(lease.ttl_s), seat=seat)
         try:
             await self._bucket.update(_key(run), msgspec.json.encode(renewed), entry.revision)
         except Conflict as exc:
@@ -173,6 +200,23 @@ class LeaseDesk:
         return None
 
     # -- parts ------------------------------------------------------------------------------------------------
+
+    async def _keep_seat(self, run: RunAddress, before: BucketEntry | None, revision: int) -> None:
+        """Others may have taken the last seat first: then leave everything as it was. Raises NoRoom, Retryable."""
+        if self._seats is None:
+            return
+        try:
+            if await self._seats.keeps(run, revision):
+                return
+            reason: KernelError = NoRoom(f"tenant {run.tenant_id} has as many runs driven as it may")
+        except Retryable as exc:
+            reason = exc
+        if before is None:
+            await self._undo(run, revision)
+        else:  # an owner that ran out and was not declared lost yet: somebody still has to find this
+            with suppress(Conflict):
+                await self._bucket.update(_key(run), before.value, revision)
+        raise reason
 
     async def _claim(self, run: RunAddress, entry: BucketEntry | None, lease: Lease) -> int:
         value = msgspec.json.encode(lease)

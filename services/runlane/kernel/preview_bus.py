@@ -10,10 +10,9 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-import msgspec
-
+from runlane.kernel.preview_merge import merged, sources
 from runlane_contracts import codec
-from runlane_contracts.previews import Coalesced, Preview, PreviewBatch
+from runlane_contracts.previews import Preview, PreviewBatch
 from runlane_contracts.subjects import RunAddress, Subjects
 
 WINDOW_S = 0.04
@@ -55,7 +54,7 @@ class PreviewBus:
 
     def publish(self, run: RunAddress, preview: Preview) -> None:
         """Show a fragment; it may vanish, and nobody waits for it."""
-        self.counts.accepted += _sources(preview)
+        self.counts.accepted += sources(preview)
         pending = self._runs.get(run)
         if pending is None:
             pending = self._runs[run] = _Pending()
@@ -95,16 +94,16 @@ class PreviewBus:
 
     async def _send_batch(self, run: RunAddress, previews: list[Preview]) -> None:
         batch = PreviewBatch(tenant_id=run.tenant_id, run_id=run.run_id, previews=tuple(previews))
-        sources = sum(map(_sources, previews))
+        count = sum(map(sources, previews))
         try:
             await self._send(self._subjects.preview_raw(*run), codec.encode(batch))
         except asyncio.CancelledError:
-            self.counts.dropped += sources
+            self.counts.dropped += count
             raise
         except Exception:  # noqa: BLE001 - a preview that cannot be sent is lost, and counted, whatever the cause
-            self.counts.dropped += sources
+            self.counts.dropped += count
         else:
-            self.counts.sent += sources
+            self.counts.sent += count
             self.counts.messages += 1
 
 
@@ -122,13 +121,13 @@ class _Pending:
     def add(self, preview: Preview) -> int:
         """Take one fragment in; how many it was merged with (0 or 1)."""
         waiting = self._previews.setdefault(preview.preview_id, [])
-        merged = _merge(waiting[-1], preview) if waiting else None
-        if merged is None:
+        joined = merged(waiting[-1], preview) if waiting else None
+        if joined is None:
             waiting.append(preview)
             self.size += _weight(preview)
             return 0
-        self.size += _weight(merged) - _weight(waiting[-1])
-        waiting[-1] = merged
+        self.size += _weight(joined) - _weight(waiting[-1])
+        waiting[-1] = joined
         return 1
 
     def drop_oldest(self) -> int:
@@ -138,7 +137,7 @@ class _Pending:
         if not waiting:
             del self._previews[preview_id]
         self.size -= _weight(gone)
-        return _sources(gone)
+        return sources(gone)
 
     def take(self, max_bytes: int) -> list[Preview]:
         """The oldest fragments up to a size, at least one if there is any."""
@@ -152,36 +151,6 @@ class _Pending:
                 del self._previews[preview_id]
         self.size -= size
         return taken
-
-
-def _merge(earlier: Preview, later: Preview) -> Preview | None:
-    """One fragment that stands for both, or None where they must stay apart."""
-    if later.fate is not None or earlier.fate is not None or earlier.operation != later.operation:
-        return None
-    if (
-        earlier.subject != later.subject
-        or earlier.encoding != later.encoding
-        or earlier.lease_epoch != later.lease_epoch
-    ):
-        return None
-    if later.first_seq != earlier.preview_seq + 1:
-        return None  # a fragment is missing in between; the receiver must see that
-    coalesced = Coalesced(
-        first_seq=earlier.first_seq, last_seq=later.preview_seq, source_count=_sources(earlier) + _sources(later),
-        truncated=any(one.coalesced is not None and one.coalesced.truncated for one in (earlier, later)),
-    )  # fmt: skip
-    if later.operation == "latest_value":
-        return msgspec.structs.replace(later, coalesced=coalesced)
-    if later.operation == "append" and isinstance(earlier.data, str) and isinstance(later.data, str):
-        return msgspec.structs.replace(
-            later, data=earlier.data + later.data, offset=earlier.offset, base_revision=earlier.base_revision,
-            coalesced=coalesced,
-        )  # fmt: skip
-    return None
-
-
-def _sources(preview: Preview) -> int:
-    return preview.coalesced.source_count if preview.coalesced is not None else 1
 
 
 def _weight(preview: Preview) -> int:

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from runlane.kernel.connection import Connection
-from runlane.kernel.consumer import answer, pull_one
+from runlane.kernel.consumer import answer, pull_now, pull_one
 from runlane.kernel.delivery import Delivery
-from runlane.kernel.direct import DirectReader
+from runlane.kernel.direct import DirectReader, subjects_of
 from runlane.kernel.errors import Retryable
 from runlane.kernel.jetstream import MESSAGE_NOT_FOUND, ApiError, api
 from runlane.kernel.provision import ensure_consumer
@@ -63,8 +63,14 @@ class WorkQueue:
         self._connection, self._layout = connection, layout
         self._made: set[str] = set()
 
+    async def tenants(self, pool: str) -> list[str]:
+        """Whose runs lie in a pool's queue, those included that somebody has in hand. Raises Retryable."""
+        subjects = self._layout.subjects
+        found = await subjects_of(self._connection, self._layout.work_stream, subjects.work("*", pool))
+        return [subjects.tenant_of_work(subject) for subject in found]
+
     async def pull(self, tenant_id: str, pool: str, *, wait_s: float) -> Invitation | None:
-        """The next invitation, or None when there was none within `wait_s`.
+        """The next invitation, or None when there was none within `wait_s`; with 0, when there is none just now.
 
         Raises:
             Retryable: the broker does not answer.
@@ -74,7 +80,10 @@ class WorkQueue:
             await ensure_consumer(self._connection, self._layout, spec)
             self._made.add(spec.durable)
         try:
-            delivery = await pull_one(self._connection, spec, wait_s=wait_s)
+            if wait_s > 0:
+                delivery = await pull_one(self._connection, spec, wait_s=wait_s)
+            else:
+                delivery = await pull_now(self._connection, spec)
         except Retryable:
             self._made.discard(spec.durable)  # it may have vanished; it is made again next time
             raise

@@ -40,9 +40,10 @@ NAME = "projector"
 
 
 class RebuildRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What `rebuild` is asked. `force`: switch even if runs are missing."""
+    """What `rebuild` is asked. `force`: switch whatever differs. `back`: to what was live before."""
 
     force: bool = False
+    back: bool = False
 
 
 @asynccontextmanager
@@ -87,6 +88,7 @@ def _projector(settings: ProjectorSettings, store: ReadStore, views: Sequence[Vi
         cache_runs=settings.cache_runs,
         bases=bases,
         page_pause_s=settings.rebuild_pause_s,
+        keep_replaced_s=settings.keep_replaced_s,
     )
 
 
@@ -136,8 +138,10 @@ async def _rebuild(projector: Projector, body: bytes) -> bytes:
     except msgspec.MsgspecError as exc:
         raise Refused(Code.INVALID_REQUEST, str(exc)) from exc
     try:
-        return encode(await projector.rebuild(force=request.force))
+        return encode(await projector.rebuild(force=request.force, back=request.back))
     except Conflict as exc:
+        if request.back:
+            raise Refused(Code.INVALID_STATE, str(exc)) from exc
         raise Retryable(str(exc), retry_after_s=5.0) from exc
 
 

@@ -1,6 +1,6 @@
 """The fold of one run, message by message: the reducer, and what to do with a message it cannot take."""
 
-from collections.abc import Iterator, Set as AbstractSet
+from collections.abc import Iterator
 
 import msgspec
 from msgspec import Struct, field
@@ -11,7 +11,7 @@ from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Fact
 from runlane_contracts.events import LogCompacted
-from runlane_contracts.reducer import SequenceGap, State
+from runlane_contracts.reducer import Quarantine, SequenceGap, State
 from runlane_contracts.subjects import RunAddress
 
 
@@ -38,16 +38,10 @@ class RunFold(Struct):
     position: Position
     size: int = 0
     changed: set[str] = field(default_factory=set)
+    quarantined: Quarantine | None = None
+    """The fact before whose commit it stands still."""
     replaced: bool = False
     """Items went away: what is stored of the run is replaced, not added to."""
-
-
-class Poison(Exception):
-    """A fact that the reducer fails on. It was not written with this reducer in mind, or the reducer is wrong."""
-
-    def __init__(self, sequence: int) -> None:
-        super().__init__(f"the reducer fails on sequence {sequence}")
-        self.sequence = sequence
 
 
 def begin(run: RunAddress) -> RunFold:
@@ -68,8 +62,8 @@ def compaction_before(message: ViewMessage) -> LogCompacted | None:
     return compaction_of(facts[0]) if facts else None
 
 
-def apply(fold: RunFold, message: ViewMessage, *, epoch: str, poison: AbstractSet[int] = frozenset()) -> None:
-    """Fold one message in place. Sequences in `poison` leave a mark instead.
+def apply(fold: RunFold, message: ViewMessage, *, epoch: str) -> None:
+    """Fold one message in place.
 
     Raises:
         SequenceGap: facts are missing before it.
@@ -78,10 +72,14 @@ def apply(fold: RunFold, message: ViewMessage, *, epoch: str, poison: AbstractSe
     facts = _facts(message)
     if facts is None:
         for sequence in _claimed(fold, message):
-            _quarantine(fold.state, sequence, f"unreadable_{message.stream_seq}", None)
+            _quarantine(fold.state, sequence, f"unreadable_{message.stream_seq}")
     else:
         for fact in facts:
-            _reduce(fold, fact, poison)
+            changed = reducer.fold(fold.state, fact)
+            if changed is not None:
+                fold.changed.add(changed)
+            elif fact.type == LogCompacted.TYPE and b'"erased"' in bytes(fact.payload):
+                fold.changed, fold.replaced = set(fold.state["items"]), True
     fold.position = Position(epoch, message.stream_seq, fold.state["through_sequence"])
     fold.size += len(message.data)
 
@@ -103,26 +101,6 @@ def _claimed(fold: RunFold, message: ViewMessage) -> Iterator[int]:
     yield from range(through + 1, message.last + 1)
 
 
-def _reduce(fold: RunFold, fact: Fact, poison: AbstractSet[int]) -> None:
-    if fact.sequence in poison:
-        _quarantine(fold.state, fact.sequence, fact.event_id, fact.recorded_at or fact.occurred_at)
-        return
-    try:
-        changed = reducer.reduce(fold.state, fact)
-    except SequenceGap:
-        raise
-    except Exception as exc:
-        raise Poison(fact.sequence) from exc
-    if changed is not None:
-        fold.changed.add(changed)
-    elif fact.type == LogCompacted.TYPE and b'"erased"' in bytes(fact.payload):
-        fold.changed, fold.replaced = set(fold.state["items"]), True
-
-
-def _quarantine(state: State, sequence: int, event_id: str, at: str | None) -> None:
-    if sequence != state["through_sequence"] + 1:
-        return
+def _quarantine(state: State, sequence: int, event_id: str) -> None:
     state["through_sequence"] = sequence
     state["marks"].append(reducer.quarantine_mark(sequence, event_id))
-    if at is not None:
-        state["run"]["updated_at"] = at

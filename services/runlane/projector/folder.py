@@ -6,12 +6,12 @@ from typing import Protocol
 
 from runlane.projector import fold as folding
 from runlane.projector.cache import FoldCache
-from runlane.projector.fold import Poison, RunFold, ViewMessage
+from runlane.projector.fold import RunFold, ViewMessage
 from runlane.projector.view import View
-from runlane.read_store import Progress, ReadStore, RunChange, StreamPosition
+from runlane.read_store import Loaded, Progress, ReadStore, RunChange, StreamPosition
 from runlane_contracts import reducer
 from runlane_contracts.events import LogCompacted
-from runlane_contracts.reducer import SequenceGap, State
+from runlane_contracts.reducer import Poison, SequenceGap, State
 from runlane_contracts.subjects import RunAddress
 
 _log = logging.getLogger("runlane.projector")
@@ -122,57 +122,86 @@ class Folder:
                 unknown.append(run)
         stored = await self._store.load_many(unknown, generation=self.progress.generation) if unknown else {}
         for run, one in stored.items():
-            folds[run] = RunFold(run, one.state, one.position, one.text_length)
+            folds[run] = _of_stored(one)
         return {run: folds.get(run) or folding.begin(run) for run in by_run}
 
     async def _fold_run(self, fold: RunFold, messages: Sequence[ViewMessage]) -> RunFold:
-        if self.holes.get(fold.run) == _through(fold) + 1:
+        if fold.quarantined is not None and (erased := await self._erased(fold.run, messages)) is not None:
+            return erased
+        if fold.quarantined is not None or self.holes.get(fold.run) == _through(fold) + 1:
             return fold
-        poison: set[int] = set()
-        while True:
+        for done, one in enumerate(messages):
             try:
-                for one in messages:
-                    folding.apply(fold, one, epoch=self._epoch, poison=poison)
+                folding.apply(fold, one, epoch=self._epoch)
             except Poison as exc:
-                _log.exception("quarantined a fact: %s %s", "/".join(fold.run), exc.sequence)
-                self.quarantined += 1
-                poison.add(exc.sequence)
                 fold = await self._as_stored(fold.run)
+                for before in messages[:done]:
+                    folding.apply(fold, before, epoch=self._epoch)
+                return self._quarantined(fold, exc)
             except SequenceGap as gap:
-                return await self._read_again(fold.run, messages[-1].stream_seq, gap, poison)
-            else:
-                return fold
+                return await self._read_again(fold.run, messages[-1].stream_seq, gap)
+        return fold
+
+    def _quarantined(self, fold: RunFold, exc: Poison) -> RunFold:
+        """The run stands still before the commit; nobody else does."""
+        _log.error("quarantined the view of %s: %s", "/".join(fold.run), exc, exc_info=exc)
+        self.quarantined += 1
+        fold.quarantined = exc.quarantine
+        return fold
 
     async def _as_stored(self, run: RunAddress) -> RunFold:
         stored = await self._store.load(run, generation=self.progress.generation)
         if stored is None:
             return folding.begin(run)
-        return RunFold(run, stored.state, stored.position, stored.text_length)
+        return _of_stored(stored)
 
-    async def _read_again(self, run: RunAddress, through: int, gap: SequenceGap, poison: set[int]) -> RunFold:
+    async def _read_again(self, run: RunAddress, through: int, gap: SequenceGap) -> RunFold:
         """A run from its first message on, because something between is missing. Stops before a hole in the record."""
         _log.warning("%s: %s, reading the run again", "/".join(run), gap)
-        fold = folding.begin(run)
-        try:
-            async for messages in self.view.read_run(run, through=through):
-                for one in messages:
-                    if _through(fold) == 0 and one.first > 1:
-                        fold = await self._after_archive(fold, one)
-                    folding.apply(fold, one, epoch=self._epoch, poison=poison)
-        except SequenceGap as still:
-            _log.error("the record of %s has a hole at %s", "/".join(run), still.expected)
-            if len(self.holes) < MAX_HOLES:
-                self.holes[run] = still.expected
-        except Poison as exc:
-            return await self._read_again(run, through, gap, poison | {exc.sequence})
+        fold, poison = await self._reread(run, through, ())
+        if poison is not None:
+            fold, _ = await self._reread(run, through, (poison[0],))
+            self._quarantined(fold, poison[1])
         fold.changed = set(fold.state["items"])
         return fold
+
+    async def _reread(
+        self, run: RunAddress, through: int, until: tuple[int, ...]
+    ) -> tuple[RunFold, tuple[int, Poison] | None]:
+        """A run folded from its beginning to before the message `until`; and the message that it fails on, if any."""
+        fold = folding.begin(run)
+        async for messages in self.view.read_run(run, through=through):
+            for one in messages:
+                if one.stream_seq in until:
+                    return fold, None
+                if _through(fold) == 0 and one.first > 1:
+                    fold = await self._after_archive(fold, one)
+                try:
+                    folding.apply(fold, one, epoch=self._epoch)
+                except Poison as exc:
+                    return fold, (one.stream_seq, exc)
+                except SequenceGap as still:
+                    _log.error("the record of %s has a hole at %s", "/".join(run), still.expected)
+                    if len(self.holes) < MAX_HOLES:
+                        self.holes[run] = still.expected
+                    return fold, None
+        return fold, None
 
     async def _after_archive(self, fold: RunFold, message: ViewMessage) -> RunFold:
         """The state that the archive holds, where the message says that what is before it lies there."""
         compaction = folding.compaction_before(message)
         state = None if compaction is None else await self._bases.state(fold.run, compaction)
         return fold if state is None else folding.begin_after(fold.run, state, message, epoch=self._epoch)
+
+    async def _erased(self, run: RunAddress, messages: Sequence[ViewMessage]) -> RunFold | None:
+        """A run that stands still goes on after an erasure: what is stored of it must not stay."""
+        for one in reversed(messages):
+            compaction = folding.compaction_before(one)
+            if compaction is not None and compaction.erased:
+                fold = await self._after_archive(folding.begin(run), one)
+                folding.apply(fold, one, epoch=self._epoch)
+                return fold
+        return None
 
     def _keep(self, folded: Iterable[RunFold]) -> None:
         for one in folded:
@@ -182,13 +211,19 @@ class Folder:
                 self._cache.put(one)
 
 
+def _of_stored(stored: Loaded) -> RunFold:
+    return RunFold(
+        stored.run, stored.state, stored.position, stored.text_length, quarantined=stored.quarantined
+    )  # fmt: skip
+
+
 def _through(fold: RunFold) -> int:
     return int(fold.state["through_sequence"])
 
 
 def _changes(folded: Iterable[RunFold]) -> list[RunChange]:
     return [
-        RunChange(one.run, one.state, one.position, frozenset(one.changed), one.replaced)
+        RunChange(one.run, one.state, one.position, frozenset(one.changed), one.quarantined, one.replaced)
         for one in folded
-        if _through(one) > 0
+        if _through(one) > 0 or one.quarantined is not None
     ]

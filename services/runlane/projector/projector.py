@@ -5,6 +5,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from runlane.kernel.errors import Conflict, Retryable
 from runlane.projector.cache import FoldCache
 from runlane.projector.fold import ViewMessage
@@ -37,6 +39,7 @@ class Projector:
         bases: Bases = NO_ARCHIVES,
         page_pause_s: float = 0.0,
         takeover_after_s: float = 30.0,
+        keep_replaced_s: float = 86_400.0,
     ) -> None:
         self._store = store
         self._views = dict(views)
@@ -45,11 +48,13 @@ class Projector:
         self._cache_runs = cache_runs
         self._page_pause_s = page_pause_s
         self._takeover_after_s = takeover_after_s
+        self._keep_replaced_s = keep_replaced_s
         self._folders: dict[str, Folder] = {}
         self._locks = {stream: asyncio.Lock() for stream in views}
         self._rebuilding = asyncio.Lock()
         self.facts = 0
         self.rebuilds = 0
+        self.last_rebuild: RebuildReport | None = None
 
     @property
     def folders(self) -> Mapping[str, Folder]:
@@ -141,17 +146,18 @@ class Projector:
 
     # --- rebuild ------------------------------------------------------------------------------------------
 
-    async def rebuild(self, *, force: bool = False) -> RebuildReport:
-        """Fold everything again from the first message, beside what is live; then make that the live one.
+    async def rebuild(self, *, force: bool = False, back: bool = False) -> RebuildReport:
+        """Fold everything again from the first message, beside what is live; compare; then make that the live one.
 
-        Without `force` it is not made live if it lacks runs that the live one has.
+        Without `force` it is not made live if it differs from what is. `back`: what was live before is folded on and
+        made live again instead.
 
         Raises:
-            Conflict: another rebuild began and took over.
+            Conflict: another rebuild began and took over, or there is nothing to go back to.
             Retryable: the store or the broker does not answer.
         """
         async with self._rebuilding:
-            return await self._rebuild(force=force)
+            return await self._rebuild(force=force, back=back)
 
     async def _rebuild_if_outdated(self, stream: str) -> None:
         async with self._rebuilding:
@@ -159,10 +165,24 @@ class Projector:
                 await self._open(stream)
             except Outdated:
                 await self._wait_for_others()
+                if await self._went_back():
+                    return
                 try:
                     await self._rebuild(force=True)
                 except Conflict as exc:
                     raise Retryable("another process folds everything again", retry_after_s=2.0) from exc
+
+    async def _went_back(self) -> bool:
+        """Whether what was live before is of this reducer, as after a release was taken back, and is live again."""
+        kept = await Generations(self._store).kept()
+        if kept is None or kept.reducer_version != REDUCER_VERSION:
+            return False
+        try:
+            await self._rebuild(force=True, back=True)
+        except Conflict as exc:
+            _log.info("not going back: %s", exc)
+            return False
+        return True
 
     async def _wait_for_others(self) -> None:
         """Several processes notice at once; one of them is enough. One that does not get on is taken over from."""
@@ -174,7 +194,7 @@ class Projector:
         if await generations.building() != seen:
             raise Retryable("another process folds everything again", retry_after_s=2.0)
 
-    async def _rebuild(self, *, force: bool) -> RebuildReport:
+    async def _rebuild(self, *, force: bool, back: bool = False) -> RebuildReport:
         rebuild = Rebuild(
             store=self._store,
             generations=Generations(self._store),
@@ -185,8 +205,11 @@ class Projector:
             bases=self._bases,
             page_pause_s=self._page_pause_s,
         )
-        report = await rebuild.run(force=force)
+        report = await rebuild.run(force=force, back=back)
         self.rebuilds += 1
+        self.last_rebuild = report
+        if report.reason is not None:
+            _log.error("generation %s, %s: %s", report.generation, _became(report), report.reason)
         return report
 
     # --- looking after ------------------------------------------------------------------------------------
@@ -194,6 +217,7 @@ class Projector:
     async def sweep(self) -> None:
         """Delete what replaced generations left behind."""
         generations = Generations(self._store)
+        await generations.forget_kept(after_s=self._keep_replaced_s)
         swept = 1
         while swept:
             swept = await generations.sweep()
@@ -213,7 +237,24 @@ class Projector:
                 "holes": 0 if folder is None else len(folder.holes),
                 "quarantined": 0 if folder is None else folder.quarantined,
             }
-        return {"streams": streams, "facts": self.facts, "rebuilding": self.is_rebuilding}
+        generations = Generations(self._store)
+        detail: dict[str, Any] = {
+            "streams": streams,
+            "facts": self.facts,
+            "rebuilding": self.is_rebuilding,
+            "quarantined_runs": await generations.quarantined(),
+            "kept": msgspec.to_builtins(await generations.kept()),
+        }
+        if self.last_rebuild is not None:
+            detail["last_rebuild"] = {
+                "switched": self.last_rebuild.switched, "reason": self.last_rebuild.reason,
+                "generation": self.last_rebuild.generation,
+            }  # fmt: skip
+        return detail
+
+
+def _became(report: RebuildReport) -> str:
+    return "live all the same" if report.switched else "not switched to"
 
 
 def _check(progress: Progress, epoch: str) -> None:

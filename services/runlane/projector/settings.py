@@ -40,6 +40,9 @@ class ProjectorSettings(BaseSettings):
     )
     cache_runs: int = Field(default=20_000, ge=1, description="And how many.")
     sweep_every_s: float = Field(default=60.0, gt=0, description="How often what a rebuild replaced is deleted.")
+    keep_replaced_s: float = Field(
+        default=86_400.0, ge=0, description="How long what a rebuild replaced is kept, for `runlane rebuild --back`."
+    )
     rebuild_pause_s: float = Field(
         default=0.0, ge=0, le=10, description="Pause after each page of a rebuild, to leave the machine to others."
     )

@@ -1,17 +1,29 @@
 """A second fold beside the live one: begin it, compare it, make it live, forget the old one."""
 
+from datetime import timedelta
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from runlane.kernel.clock import Now, utc_now
 from runlane.kernel.errors import Conflict
 from runlane.read_store import statements
 from runlane.read_store.store import ReadStore
-from runlane.read_store.tables import BUILDING, LIVE, RETIRED, generations, items, positions, runs
+from runlane.read_store.tables import BUILDING, KEPT, LIVE, RETIRED, generations, items, positions, runs
+from runlane_contracts.codec import timestamp
 from runlane_contracts.cursor import REDUCER_VERSION
+from runlane_contracts.reducer import TERMINAL_STATUS
 from runlane_contracts.subjects import RunAddress
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """A generation that was replaced and not forgotten yet."""
+
+    generation: int
+    reducer_version: int
+    replaced_at: str
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -26,20 +38,33 @@ class Comparison(Struct, frozen=True, kw_only=True):
     comparable: int
     missing: int
     """Runs that only the live generation has."""
-    unequal: tuple[RunAddress, ...]
-    """Comparable runs whose stored text differs; at most as many as were asked for."""
+    behind: int
+    """Runs that the live generation has folded further, though it is quarantined no later in the new one."""
+    quarantined: int
+    live_quarantined: int
+    newly_quarantined: int
+    """Runs that stand still in the new one and do not in the live one."""
+    other_endings: int
+    """Comparable runs that are over in one of them, and not so, or otherwise, in the other."""
 
 
 class Generations:
     """The rebuild's side of a read store."""
 
-    def __init__(self, store: ReadStore) -> None:
+    def __init__(self, store: ReadStore, *, now: Now = utc_now) -> None:
         self._store = store
+        self._now = now
 
     async def live(self) -> int:
         """The generation that readers see."""
         async with self._store.reading() as connection:
             return int((await connection.execute(statements.live_generation())).one().generation)
+
+    async def quarantined(self) -> int:
+        """How many runs stand still in the live generation."""
+        async with self._store.reading() as connection:
+            live = int((await connection.execute(statements.live_generation())).one().generation)
+            return await _count(connection, _stand_still(live))
 
     async def building(self) -> tuple[int, int] | None:
         """The generation that is being built and how many messages it has folded; None if there is none."""
@@ -53,6 +78,33 @@ class Generations:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else (int(row[0]), int(row[1]))
 
+    async def kept(self) -> Kept | None:
+        """What was live before, if it was not forgotten."""
+        async with self._store.reading() as connection:
+            row = (await connection.execute(select(generations).where(generations.c.state == KEPT))).one_or_none()
+        if row is None:
+            return None
+        return Kept(
+            generation=row.generation, reducer_version=row.reducer_version, replaced_at=row.replaced_at or ""
+        )  # fmt: skip
+
+    async def reopen(self) -> int:
+        """The kept generation, to be filled on and gone back to. Another one that is being built is given up.
+
+        Raises:
+            Conflict: none is kept, or another version of the reducer folded it: this one cannot go on with it.
+        """
+        async with self._store.writing() as connection:
+            await self._store.one_at_a_time(connection)
+            row = (await connection.execute(select(generations).where(generations.c.state == KEPT))).one_or_none()
+            if row is None:
+                raise Conflict("nothing is kept to go back to")
+            if row.reducer_version != REDUCER_VERSION:
+                raise Conflict(f"reducer version {row.reducer_version} folded what is kept, this is {REDUCER_VERSION}")
+            await connection.execute(update(generations).where(generations.c.state == BUILDING).values(state=RETIRED))
+            await connection.execute(_set_state(row.generation, BUILDING))
+        return int(row.generation)
+
     async def begin(self) -> int:
         """A new, empty generation. Another one that is being built is given up: its next write conflicts."""
         async with self._store.writing() as connection:
@@ -63,8 +115,8 @@ class Generations:
             )
         return number
 
-    async def compare(self, generation: int, *, limit: int = 100) -> Comparison:
-        """A new generation beside the live one."""
+    async def compare(self, generation: int) -> Comparison:
+        """A new generation beside the live one, in numbers."""
         async with self._store.reading() as connection:
             live = int((await connection.execute(statements.live_generation())).one().generation)
             return Comparison(
@@ -76,17 +128,38 @@ class Generations:
                 live_statuses=await _statuses(connection, live),
                 comparable=await _comparable(connection, live, generation),
                 missing=await _missing(connection, live, generation),
-                unequal=await _unequal(connection, live, generation, limit),
+                behind=await _behind(connection, live, generation),
+                quarantined=await _count(connection, _stand_still(generation)),
+                live_quarantined=await _count(connection, _stand_still(live)),
+                newly_quarantined=await _newly_quarantined(connection, live, generation),
+                other_endings=await _other_endings(connection, live, generation),
             )
 
-    async def missing(self, generation: int) -> int:
-        """How many runs of the live generation another one does not have."""
+    async def unequal(
+        self, generation: int, *, limit: int = 100, after: RunAddress | None = None
+    ) -> tuple[RunAddress, ...]:
+        """Comparable runs whose stored text differs, by address, those after one."""
         async with self._store.reading() as connection:
             live = int((await connection.execute(statements.live_generation())).one().generation)
-            return await _missing(connection, live, generation)
+            return await _unequal(connection, live, generation, limit, after)
+
+    async def unsettled(self, generation: int, *, limit: int = 1000) -> tuple[RunAddress, ...]:
+        """Runs of the live generation that cannot be compared just now: folded further in one of the two."""
+        async with self._store.reading() as connection:
+            live = int((await connection.execute(statements.live_generation())).one().generation)
+            query = (
+                select(_old.c.tenant_id, _old.c.run_id)
+                .outerjoin(_new, and_(_same_run, _new.c.generation == generation))
+                .where(
+                    _old.c.generation == live,
+                    or_(_new.c.run_id.is_(None), _old.c.through_sequence != _new.c.through_sequence),
+                )
+                .limit(limit)
+            )
+            return tuple(RunAddress(tenant_id, run_id) for tenant_id, run_id in await connection.execute(query))
 
     async def switch(self, generation: int, *, projection: str) -> None:
-        """Make a generation the live one, for every reader at once.
+        """Make a generation the live one, for every reader at once. What it replaces is kept, for a way back.
 
         Raises:
             Conflict: it is not being built, or is behind the live one on some stream; nothing was changed.
@@ -100,13 +173,22 @@ class Generations:
             live = next(number for number, state in known.items() if state == LIVE)
             await _must_not_be_behind(connection, generation, live, projection)
             # One after the other: at no time are there two.
-            await connection.execute(_set_state(live, RETIRED))
-            await connection.execute(_set_state(generation, LIVE))
+            await connection.execute(update(generations).where(generations.c.state == KEPT).values(state=RETIRED))
+            await connection.execute(_set_state(live, KEPT, replaced_at=timestamp(self._now())))
+            await connection.execute(_set_state(generation, LIVE, replaced_at=None))
 
-    async def give_up(self, generation: int) -> None:
-        """Retire a generation that is being built."""
+    async def give_up(self, generation: int, *, keep: bool = False) -> None:
+        """Retire a generation that is being built; `keep`: it goes back to where `reopen` found it."""
         async with self._store.writing() as connection:
-            await connection.execute(_set_state(generation, RETIRED).where(generations.c.state == BUILDING))
+            to = KEPT if keep else RETIRED
+            await connection.execute(_set_state(generation, to).where(generations.c.state == BUILDING))
+
+    async def forget_kept(self, *, after_s: float) -> None:
+        """Retire what was replaced longer ago than this."""
+        before = timestamp(self._now() - timedelta(seconds=after_s))
+        async with self._store.writing() as connection:
+            old = and_(generations.c.state == KEPT, generations.c.replaced_at < before)
+            await connection.execute(update(generations).where(old).values(state=RETIRED))
 
     async def sweep(self, *, limit: int = 500) -> int:
         """Delete some of what retired generations hold: at most `limit` runs. Returns how many; 0 when done."""
@@ -131,8 +213,8 @@ class Generations:
             return len(some)
 
 
-def _set_state(generation: int, state: str) -> Any:
-    return update(generations).where(generations.c.generation == generation).values(state=state)
+def _set_state(generation: int, state: str, **more: Any) -> Any:
+    return update(generations).where(generations.c.generation == generation).values(state=state, **more)
 
 
 async def _must_not_be_behind(connection: AsyncConnection, generation: int, live: int, projection: str) -> None:
@@ -178,7 +260,40 @@ async def _missing(connection: AsyncConnection, live: int, generation: int) -> i
     return int(await connection.scalar(query) or 0)
 
 
-async def _unequal(connection: AsyncConnection, live: int, generation: int, limit: int) -> tuple[RunAddress, ...]:
+def _stand_still(generation: int) -> ColumnElement[bool]:
+    return and_(runs.c.generation == generation, runs.c.quarantined.is_not(None))
+
+
+def _both(live: int, generation: int) -> ColumnElement[bool]:
+    return and_(_same_run, _old.c.generation == live, _new.c.generation == generation)
+
+
+async def _behind(connection: AsyncConnection, live: int, generation: int) -> int:
+    shorter = and_(_new.c.through_sequence < _old.c.through_sequence, _new.c.quarantined.is_(None))
+    query = select(func.count()).select_from(_old).join(_new, _both(live, generation)).where(shorter)
+    return int(await connection.scalar(query) or 0)
+
+
+async def _newly_quarantined(connection: AsyncConnection, live: int, generation: int) -> int:
+    newly = and_(_new.c.quarantined.is_not(None), _old.c.quarantined.is_(None))
+    query = select(func.count()).select_from(_old).join(_new, _both(live, generation)).where(newly)
+    return int(await connection.scalar(query) or 0)
+
+
+async def _other_endings(connection: AsyncConnection, live: int, generation: int) -> int:
+    over = or_(_old.c.status.in_(TERMINAL_STATUS), _new.c.status.in_(TERMINAL_STATUS))
+    query = (
+        select(func.count())
+        .select_from(_old)
+        .join(_new, _pairs(live, generation))
+        .where(over, _old.c.status != _new.c.status)
+    )
+    return int(await connection.scalar(query) or 0)
+
+
+async def _unequal(
+    connection: AsyncConnection, live: int, generation: int, limit: int, after: RunAddress | None
+) -> tuple[RunAddress, ...]:
     query = (
         select(_new.c.tenant_id, _new.c.run_id)
         .join_from(_old, _new, _pairs(live, generation))
@@ -186,6 +301,10 @@ async def _unequal(connection: AsyncConnection, live: int, generation: int, limi
         .order_by(_new.c.tenant_id, _new.c.run_id)
         .limit(limit)
     )
+    if after is not None:
+        query = query.where(
+            tuple_(_new.c.tenant_id, _new.c.run_id) > tuple_(literal(after.tenant_id), literal(after.run_id))
+        )  # fmt: skip
     return tuple(RunAddress(tenant_id, run_id) for tenant_id, run_id in await connection.execute(query))
 
 

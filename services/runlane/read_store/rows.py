@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.cursor import Position
-from runlane_contracts.reducer import State
+from runlane_contracts.reducer import Quarantine, State
 from runlane_contracts.subjects import RunAddress
 
 PROJECTION = "runs"
@@ -30,10 +31,13 @@ NOT_STARTED = StreamPosition("", 0)
 class Loaded:
     """A run's state and the VIEW position it was folded through."""
 
+    run: RunAddress
     state: State
     position: Position
     text_length: int
     """Of the stored JSON: about how large the state is."""
+    quarantined: Quarantine | None = None
+    """Why it is not folded any further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class RunChange:
     state: State
     position: Position
     items: frozenset[str]
+    quarantined: Quarantine | None = None
     replaced: bool = False
     """Items that are stored and not in the state are deleted."""
 
@@ -61,6 +66,8 @@ class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pool: str | None = None
     worker_id: str | None = None
     ended_at: str | None = None
+    quarantined: Quarantine | None = None
+    """The fact before which its view stands still."""
 
 
 class FinishedRow(Struct, frozen=True, kw_only=True):
@@ -103,6 +110,7 @@ def run_row(generation: int, change: RunChange) -> Row:
         "through_sequence": change.state["through_sequence"],
         "run": _text(run),
         "marks": _text(change.state["marks"]),
+        "quarantined": None if change.quarantined is None else _text(change.quarantined),
     }
 
 
@@ -132,7 +140,22 @@ def loaded(run: Mapping[str, Any], its_items: Sequence[tuple[str, str]]) -> Load
         "through_sequence": run["through_sequence"],
     }
     length = len(run["run"]) + len(run["marks"]) + sum(len(text) for _, text in its_items)
-    return Loaded(state, Position(run["epoch"], run["stream_seq"], run["through_sequence"]), length)
+    position = Position(run["epoch"], run["stream_seq"], run["through_sequence"])
+    return Loaded(
+        RunAddress(run["tenant_id"], run["run_id"]), state, position, length, _quarantine(run["quarantined"])
+    )  # fmt: skip
+
+
+def listed(row: Mapping[str, Any]) -> RunRow:
+    """A row of a list."""
+    return RunRow(**{**row, "quarantined": _quarantine(row["quarantined"])})
+
+
+_decode_quarantine = msgspec.json.Decoder(Quarantine).decode
+
+
+def _quarantine(text: str | None) -> Quarantine | None:
+    return None if text is None else _decode_quarantine(text)
 
 
 def _column(run: State, name: str) -> str | None:

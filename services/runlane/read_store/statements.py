@@ -51,7 +51,7 @@ def _addressed(table: Table, addresses: Sequence[RunAddress]) -> ColumnElement[b
 
 _LISTED = (
     "run_id", "status", "created_at", "updated_at", "through_sequence", "agent", "session_id", "pool",
-    "worker_id", "ended_at",
+    "worker_id", "ended_at", "quarantined",
 )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ from runlane.read_store.rows import (
     RunRow,
     StreamPosition,
     item_rows,
+    listed,
     loaded,
     run_row,
 )
 from runlane.read_store.tables import (
+    BUILDING,
     LIVE,
-    RETIRED,
     SCHEMA_VERSION,
     generations,
     items,
@@ -165,7 +166,7 @@ class ReadStore:
         limit = _bounded(limit)
         async with self.reading() as connection:
             found = await connection.execute(statements.newest_runs(tenant_id, filters, limit + 1, before))
-            rows = [RunRow(**one) for one in found.mappings()]
+            rows = [listed(one) for one in found.mappings()]
         if len(rows) <= limit:
             return rows, None
         last = rows[limit - 1]
@@ -311,7 +312,7 @@ async def _load(
 
 async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:
     state = await connection.scalar(statements.state_of(before.generation))
-    if state in {None, RETIRED}:
+    if state not in {BUILDING, LIVE}:
         raise Conflict(f"generation {before.generation} was replaced")
     key = {"generation": before.generation, "projection": before.projection, "stream": before.stream}
     values = {"epoch": position.epoch, "stream_seq": position.stream_seq}

@@ -6,10 +6,11 @@ rebuild fills another beside it and makes it live in one transaction.
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Rises with every change of a table."""
 
-BUILDING, LIVE, RETIRED = "building", "live", "retired"
+BUILDING, LIVE, KEPT, RETIRED = "building", "live", "kept", "retired"
+"""Being filled; what readers see; what was seen before, for a way back; to be deleted."""
 
 # Order and equality by code point, as in SQLite and in the cursors, whatever the database's locale.
 _Token = String().with_variant(String(collation="C"), "postgresql")
@@ -28,7 +29,8 @@ generations = Table(
     Column("generation", Integer, primary_key=True, autoincrement=False),
     Column("state", _Token, nullable=False),
     Column("reducer_version", Integer, nullable=False),
-    # One is live and at most one is being built.
+    Column("replaced_at", _Token),
+    # One is live, at most one is being built, and at most one is kept.
     Index("runlane_one_of_each", "state", unique=True, sqlite_where=Column("state") != RETIRED,
           postgresql_where=Column("state") != RETIRED),
 )  # fmt: skip
@@ -62,6 +64,7 @@ runs = Table(
     Column("through_sequence", BigInteger, nullable=False),
     Column("run", Text, nullable=False),
     Column("marks", Text, nullable=False),
+    Column("quarantined", Text),
     Index("runlane_runs_newest", "generation", "tenant_id", "created_at", "run_id"),
     Index("runlane_runs_by_status", "generation", "tenant_id", "status", "created_at", "run_id"),
     Index("runlane_runs_by_agent", "generation", "tenant_id", "agent", "created_at", "run_id"),

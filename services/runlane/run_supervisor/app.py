@@ -127,6 +127,7 @@ class _Supervisor:
                 dead_letters=DeadLetters(self._publisher, layout, NAME),
                 concurrency=self._settings.command_concurrency,
                 urgent=is_urgent,
+                share=lambda subject: layout.subjects.run_of(subject).tenant_id,
             )
             for spec in layout.consumers()
             if spec.service == NAME and spec.stream == layout.command_stream

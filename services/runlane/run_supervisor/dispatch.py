@@ -34,6 +34,7 @@ class Dispatcher:
         agent = run.created.agent if run.created is not None else ""
         item = WorkItem(tenant_id=run.tenant_id, run_id=run.run_id, agent=agent, attempt=order.attempt)
         message_id = work_id(RunAddress(run.tenant_id, run.run_id), order.attempt)
-        await self._publisher.publish(
-            self._subjects.work(run.tenant_id, order.pool), encode(item), {headers.COMMIT_ID: message_id}
-        )
+        sent = {headers.COMMIT_ID: message_id}
+        if run.traceparent is not None:
+            sent[headers.TRACEPARENT] = run.traceparent
+        await self._publisher.publish(self._subjects.work(run.tenant_id, order.pool), encode(item), sent)

@@ -161,30 +161,6 @@ async def test_a_message_without_facts_is_passed_over(store: ReadStore) -> None:
     assert (await store.progress(PROJECTION, STREAM)).position.stream_seq == 7
 
 
-async def test_a_fact_the_reducer_fails_on_is_quarantined(store: ReadStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reducer.reduce
-
-    def fails(state: reducer.State, fact: Fact) -> str | None:
-        if (fact.run_id, fact.sequence) == ("run_1", 7):
-            state["run"]["half"] = "done"
-            raise ZeroDivisionError
-        return whole(state, fact)
-
-    monkeypatch.setattr(reducer, "reduce", fails)
-    view = MemoryView()
-    projector = projector_of(store, view)
-    await projector.handle(STREAM, view.put(*a_short_run("run_1").commits(2)[:2]))
-    rest = view.put(*a_short_run("run_1").commits(2)[2:], *a_short_run("run_2").commits(4))
-    await projector.handle(STREAM, rest)
-    found = await store.load(RunAddress("acme", "run_1"))
-    assert found is not None
-    assert [mark["sequence"] for mark in found.state["marks"]] == [7]
-    assert "half" not in found.state["run"]
-    assert found.state["run"]["status"] == "completed"
-    assert projector.folders[STREAM].quarantined == 1
-    assert await checksum(store, "run_2") == replayed(a_short_run("run_2").facts, "run_2")
-
-
 async def test_two_projectors_on_one_stream_fold_each_fact_once(store: ReadStore) -> None:
     view = MemoryView()
     stories = [a_short_run(f"run_{n}") for n in range(6)]

@@ -94,7 +94,10 @@ async def test_a_comparison_names_what_differs(store: ReadStore) -> None:
     without = RunChange(without.run, without.state, without.position, without.items - {"message:m1"})
     await write(store, [change(a_short_run("run_0")), spoiled, without], 1, new)
     found = await both.compare(new)
-    assert found.unequal == (RunAddress("acme", "run_1"), RunAddress("acme", "run_2"))
+    unequal = (RunAddress("acme", "run_1"), RunAddress("acme", "run_2"))
+    assert await both.unequal(new) == unequal
+    assert await both.unequal(new, limit=1) == unequal[:1]
+    assert await both.unequal(new, after=unequal[0]) == unequal[1:]
     assert (found.runs, found.live_runs, found.comparable, found.missing) == (3, 4, 3, 1)
     assert (found.items, found.live_items) == (14, 20)
     assert found.statuses == {"completed": 3}
@@ -109,7 +112,9 @@ async def test_runs_that_are_folded_further_are_not_compared(store: ReadStore) -
     del story.facts[-1]
     await write(store, [change(story)], 1, new)
     found = await both.compare(new)
-    assert (found.comparable, found.unequal) == (0, ())
+    assert (found.comparable, found.behind) == (0, 1)
+    assert await both.unequal(new) == ()
+    assert await both.unsettled(new) == (RunAddress("acme", "run_1"),)
 
 
 async def test_what_was_replaced_is_swept_piece_by_piece(store: ReadStore) -> None:
@@ -118,6 +123,8 @@ async def test_what_was_replaced_is_swept_piece_by_piece(store: ReadStore) -> No
     new = await both.begin()
     await write(store, [change(a_short_run("run_0"))], 1, new)
     await both.switch(new, projection="runs")
+    assert await both.sweep() == 0  # kept, for a way back
+    await both.forget_kept(after_s=0.0)
     swept = []
     while (count := await both.sweep(limit=2)) > 0:
         swept.append(count)

@@ -112,6 +112,13 @@ async def test_act_on_a_run(capsys: pytest.CaptureFixture[str]):
             assert said in capsys.readouterr().out
 
 
+async def test_without_asyncio(capsys: pytest.CaptureFixture[str]):
+    lane = MemoryLane()
+    async with FakeEdge(lane).serve() as url:
+        await asyncio.to_thread(exec, EXAMPLES["Without asyncio"], {"url": url, "token": TOKEN})
+    assert capsys.readouterr().out.splitlines()[-1].endswith("run.completed")
+
+
 async def test_when_a_worker_is_lost():
     pages: list[int] = []
 
@@ -142,7 +149,14 @@ async def test_when_a_worker_is_lost():
 
 
 def test_every_example_is_played():
-    assert set(EXAMPLES) == {"Write a run", "Follow a run", "Follow runs over restarts", "Be a worker", "Act on a run"}
+    assert set(EXAMPLES) == {
+        "Write a run",
+        "Follow a run",
+        "Follow runs over restarts",
+        "Be a worker",
+        "Act on a run",
+        "Without asyncio",
+    }
     assert len(BLOCKS) == len(EXAMPLES) + 2
 
 

@@ -2,9 +2,11 @@
 
 import msgspec
 
+from runlane.edge_gateway.frames import SSE, Chunk
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
-from runlane.edge_gateway.preview_lane import PreviewLane, PreviewReader
+from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_reader import PreviewReader, PreviewTotals
 from runlane_contracts import events
 from runlane_contracts.codec import encode
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch, PreviewSubject
@@ -26,9 +28,9 @@ def batch(*fragments: Preview) -> bytes:
     return encode(PreviewBatch(tenant_id="acme", run_id="run_1", previews=fragments))
 
 
-def shown(frames: list[bytes]) -> list[tuple[str, int, int]]:
+def shown(chunk: Chunk | None) -> list[tuple[str, int, int]]:
     out = []
-    for frame in FrameParser().feed(b"".join(frames)):
+    for frame in FrameParser().feed(b"" if chunk is None else chunk.data):
         if frame.event == "preview_gap":
             out.append(("gap", frame.data["from"], frame.data["to"]))
         else:
@@ -38,60 +40,60 @@ def shown(frames: list[bytes]) -> list[tuple[str, int, int]]:
 
 
 def test_a_skipped_fragment_becomes_a_gap_in_its_place() -> None:
-    lane = PreviewLane(10_000)
-    reader = PreviewReader(lane)
+    lane = PreviewLanes(20_000)
+    reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(2), fragment(6, first=4)))
-    assert shown(reader.take(10_000)) == [("shown", 1, 1), ("shown", 2, 2), ("gap", 3, 3), ("shown", 4, 6)]
+    assert shown(reader.take(10_000, SSE)) == [("shown", 1, 1), ("shown", 2, 2), ("gap", 3, 3), ("shown", 4, 6)]
 
 
 def test_a_repeated_or_late_fragment_is_not_shown() -> None:
-    lane = PreviewLane(10_000)
-    reader = PreviewReader(lane)
+    lane = PreviewLanes(20_000)
+    reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(3), fragment(2), fragment(3), fragment(4, first=3), fragment(5)))
-    assert shown(reader.take(10_000)) == [
+    assert shown(reader.take(10_000, SSE)) == [
         ("shown", 1, 1), ("gap", 2, 2), ("shown", 3, 3), ("gap", 4, 4), ("shown", 5, 5),
     ]  # fmt: skip
     assert lane.counts.repeated == 3
 
 
 def test_one_who_joins_late_is_told_no_gap() -> None:
-    lane = PreviewLane(10_000)
+    lane = PreviewLanes(20_000)
     lane.append_batch(batch(fragment(1), fragment(2)))
-    reader = PreviewReader(lane)
+    reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(3)))
-    assert shown(reader.take(10_000)) == [("shown", 3, 3)]
+    assert shown(reader.take(10_000, SSE)) == [("shown", 3, 3)]
 
 
 def test_a_reader_that_fell_behind_is_told_exactly_what_it_lost() -> None:
-    lane = PreviewLane(1_000)
-    reader = PreviewReader(lane)
+    lane = PreviewLanes(1_333)
+    reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(1, "p2")))
-    reader.take(10_000)
+    reader.take(10_000, SSE)
     for seq in range(2, 40):
         lane.append_batch(batch(fragment(seq), fragment(seq, "p2", "y" * 10)))
-    frames = shown(reader.take(100_000))
+    frames = shown(reader.take(100_000, SSE))
     kept = [frame for frame in frames if frame[0] == "shown"]
     gaps = [frame for frame in frames if frame[0] == "gap"]
     assert [(name, first) for name, first, _ in gaps] == [("gap", 2), ("gap", 2)]
     assert kept[0][1] in {gaps[0][2] + 1, gaps[1][2] + 1}
     assert reader.sent + reader.dropped == 2 * 39
-    assert lane.size_bytes <= 1_000
+    assert lane.previews.size_bytes <= 1_000
 
 
 def test_what_a_fact_has_replaced_is_shown_no_more() -> None:
-    lane = PreviewLane(10_000)
-    reader = PreviewReader(lane)
+    lane = PreviewLanes(20_000)
+    reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(1, "p2")))
     lane.retire("p1")
     assert not lane.append_batch(batch(fragment(2)))
     lane.append_batch(batch(fragment(2), fragment(2, "p2")))
-    assert shown(reader.take(10_000)) == [("shown", 1, 1), ("shown", 2, 2)]
+    assert shown(reader.take(10_000, SSE)) == [("shown", 1, 1), ("shown", 2, 2)]
     assert reader.superseded == 1
     assert lane.counts.retired == 2
 
 
 def test_what_is_no_preview_is_counted_not_raised() -> None:
-    lane = PreviewLane(10_000)
+    lane = PreviewLanes(20_000)
     assert not lane.append_batch(b"nonsense")
     assert not lane.append_batch(msgspec.json.encode({"previews": [{"preview_id": 7}]}))
     assert lane.counts.malformed == lane.counts.received == 2

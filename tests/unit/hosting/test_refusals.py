@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import httpx
 import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -97,6 +98,45 @@ async def test_noting_never_waits_and_what_does_not_fit_is_counted(intake, monke
     assert [(one.tenant_id, one.count) for one in dropped] == [("acme", 900)]
     assert sum(one.count for one in intake.refusals()) == 1001
     assert sum(one.tenant_id == "other" for one in intake.refusals()) == 1
+
+
+async def test_who_is_refused_is_told_when_it_is_stored(intake):
+    """In `Problems`, take out the call of `stored`."""
+
+    async def absent(_request):
+        raise ProblemError(Code.RUN_NOT_FOUND)
+
+    intake.down = True
+    async with a_log(intake) as log:
+        app = application([Route("/v1/runs/{run_id}", absent)], on_refusal=log.of_http)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            asking = asyncio.ensure_future(client.get("/v1/runs/run_1"))
+            await eventually(lambda: log.noted == 1)
+            await asyncio.sleep(0.1)
+            assert not asking.done()
+            intake.down = False
+            assert (await asking).status_code == 404
+            assert len(intake.stored) == 1
+
+
+async def test_an_answer_waits_for_its_record_no_longer_than_it_must(intake, monkeypatch):
+    monkeypatch.setattr(refusals, "TOLD_WITHIN_S", 0.05)
+    intake.down = True
+    async with a_log(intake) as log:
+        await log.note(ACME, "GET /v1/runs", None, Code.FORBIDDEN).stored()
+        assert not intake.stored
+        intake.down = False
+    assert len(intake.stored) == 1
+
+
+async def test_what_is_only_counted_is_not_waited_for(intake, monkeypatch):
+    monkeypatch.setattr(refusals, "BURST", 0.0)
+    monkeypatch.setattr(refusals, "PER_S", 0.0)
+    monkeypatch.setattr(refusals, "TOLD_WITHIN_S", 600.0)
+    intake.down = True
+    async with a_log(intake) as log:
+        await log.note(ACME, "GET /v1/runs", None, Code.FORBIDDEN).stored()
+        intake.down = False
 
 
 async def test_what_waits_is_bounded(intake, monkeypatch):

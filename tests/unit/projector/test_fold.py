@@ -4,7 +4,7 @@ import pytest
 
 from runlane.projector import fold as folding
 from runlane.projector.cache import FoldCache
-from runlane.projector.fold import Poison, RunFold, ViewMessage
+from runlane.projector.fold import RunFold, ViewMessage
 from runlane_contracts import reducer
 from runlane_contracts.cursor import Position
 from runlane_contracts.reducer import SequenceGap
@@ -19,10 +19,10 @@ def messages(size: int = 3) -> list[ViewMessage]:
     return MemoryView().put(*a_short_run().commits(size))
 
 
-def folded(those: list[ViewMessage], poison: frozenset[int] = frozenset()) -> RunFold:
+def folded(those: list[ViewMessage]) -> RunFold:
     fold = folding.begin(RUN)
     for one in those:
-        folding.apply(fold, one, epoch="e1", poison=poison)
+        folding.apply(fold, one, epoch="e1")
     return fold
 
 
@@ -80,13 +80,11 @@ def test_a_fact_that_the_reducer_fails_on_is_named_and_can_be_left_out(monkeypat
         return whole(state, fact)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reducer, "reduce", fails_on_five)
-    with pytest.raises(Poison) as caught:
+    with pytest.raises(reducer.Poison) as caught:
         folded(messages())
-    assert caught.value.sequence == 5
-    fold = folded(messages(), poison=frozenset({5}))
-    assert [mark["sequence"] for mark in fold.state["marks"]] == [5]
-    assert "message:m1" not in fold.state["items"]
-    assert fold.state["run"]["status"] == "completed"
+    found = caught.value.quarantine
+    assert (found.sequence, found.event_id, found.type) == (5, "evt_run_1_5", "message.completed")
+    assert found.reducer_version == reducer.REDUCER_VERSION
 
 
 def test_a_cache_gives_up_what_was_used_longest_ago() -> None:

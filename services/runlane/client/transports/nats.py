@@ -5,9 +5,10 @@ so a decision reaches it unmasked (an edited approval, a password it asked for).
 commands, go over HTTP.
 """
 
+import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,17 +24,12 @@ from runlane.client.transports.ports import (
     WatchRequest,
     Written,
 )
+from runlane.client.transports.wires import Wires
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection, connect
-from runlane.kernel.direct import DirectReader
-from runlane.kernel.errors import Compacted, Fenced, KernelError, Overloaded, Permanent, Retryable, StreamReplaced
+from runlane.kernel.errors import Compacted, Fenced, KernelError, Overloaded, Permanent, StreamReplaced
 from runlane.kernel.event_log import NOTHING, StoredCommit
-from runlane.kernel.kv import Bucket
-from runlane.kernel.lease import LeaseDesk, LeaseHeld
-from runlane.kernel.nats_event_log import NatsEventLog
-from runlane.kernel.publisher import WindowedPublisher
-from runlane.kernel.run_log import RunLogs
-from runlane.kernel.work import Invitation, WorkQueue
+from runlane.kernel.lease import LeaseHeld, NoRoom
 from runlane_contracts import events, lifecycle, reducer
 from runlane_contracts.access import inbox_prefix
 from runlane_contracts.codec import encode
@@ -51,14 +47,19 @@ T = TypeVar("T")
 NATS_HEARTBEAT_S = 5.0
 """The connection's own ping interval: it is what notices a dead peer."""
 WORKER = "worker"
+LOOK_FOR_ROOM_S = 0.25
+"""How often a worker whose tenant is at its bound looks whether a run has ended."""
 
 
 class NatsTransport:
-    """One tenant's runs, over one connection. `connect` makes and closes the connection; `of` shares one."""
+    """One tenant's runs, over one connection, or over the wires that several tenants share.
+
+    `connect` makes and closes a connection of its own.
+    """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | Wires,
         tenant_id: str,
         *,
         layout: Layout | None = None,
@@ -66,17 +67,13 @@ class NatsTransport:
         now: Now = utc_now,
         new_id: NewId = new_id,
     ) -> None:
-        self._connection = connection
+        if not isinstance(connection, Wires):
+            connection = Wires(connection, layout or Layout(), now=now, new_id=new_id)
+        self._wires = connection
+        self._connection, self._layout = self._wires.connection, self._wires.layout
+        self._log, self._run_logs, self._leases = self._wires.log, self._wires.run_logs, self._wires.leases
         self._tenant_id = tenant_id
-        self._layout = layout or Layout()
         self._actor = Actor(kind="agent", id=actor_id)
-        self._publisher = WindowedPublisher(connection)
-        self._direct = DirectReader(connection)
-        self._log = NatsEventLog(connection, self._layout, publisher=self._publisher, direct=self._direct)
-        self._run_logs = RunLogs(self._log, now=now, new_id=new_id)
-        bucket = Bucket(self._publisher, self._direct, self._layout.lease_bucket)
-        self._leases = LeaseDesk(bucket, self._run_logs, now=now)
-        self._work = WorkQueue(connection, self._layout)
 
     @classmethod
     @asynccontextmanager
@@ -96,22 +93,16 @@ class NatsTransport:
             Unreachable: no broker answers.
             ContractViolation: it knows neither user nor password.
         """
-        user = user or urlsplit(url.partition(",")[0]).username
-        # A user listens to its own inboxes only.
-        prefix = inbox_prefix(user) if user else None
-        async with AsyncExitStack() as stack:
-            connection = await _translated(
-                connect(url=url, user=user if password else None, password=password, name=name, inbox_prefix=prefix)
-            )
-            stack.push_async_callback(connection.close)
-            transport = cls(connection, tenant_id, layout=layout, actor_id=user or WORKER)
-            stack.push_async_callback(transport.aclose)
-            yield transport
+        async with connected(url, user=user, password=password, name=name) as (connection, actor_id):
+            transport = cls(connection, tenant_id, layout=layout, actor_id=actor_id)
+            try:
+                yield transport
+            finally:
+                await transport.aclose()
 
     async def aclose(self) -> None:
         """Give back what was made on the connection; the connection stays."""
-        await self._publisher.close()
-        await self._direct.close()
+        await self._wires.close()
 
     def _run(self, run_id: str) -> RunAddress:
         return RunAddress(self._tenant_id, run_id)
@@ -134,29 +125,29 @@ class NatsTransport:
             return [] if run.exists else [lifecycle.draft(created, session_id=new.session_id)]
 
         run_log = self._run_logs.of(self._run(new.run_id))
-        await _translated(run_log.transact(decide, lease_epoch=0, actor=self._actor))
+        await translated(run_log.transact(decide, lease_epoch=0, actor=self._actor))
         known = run_log.lifecycle
         return StartedRun(run_id=new.run_id, command_id="", status=known.status, sequence=known.sequence)
 
     async def take_lease(self, run_id: str, *, worker_id: str, ttl_s: float) -> Lease:
         """Become the owner. Refused as `lease_held` while another is."""
-        lease = await _translated(self._leases.take(self._run(run_id), worker_id, ttl_s))
+        lease = await translated(self._leases.take(self._run(run_id), worker_id, ttl_s))
         return Lease(lease_epoch=lease.lease_epoch, expires_at=lease.expires_at)
 
     async def confirm_lease(self, run_id: str, *, worker_id: str, lease_epoch: int) -> Lease:
         """Heartbeat. Refused as `lease_fenced` when the lease is gone."""
-        lease = await _translated(self._leases.renew(self._run(run_id), worker_id, lease_epoch))
+        lease = await translated(self._leases.renew(self._run(run_id), worker_id, lease_epoch))
         return Lease(lease_epoch=lease.lease_epoch, expires_at=lease.expires_at)
 
     async def release_lease(self, run_id: str, *, worker_id: str, lease_epoch: int) -> None:
         """Give the run back."""
-        await _translated(self._leases.release(self._run(run_id), worker_id, lease_epoch))
+        await translated(self._leases.release(self._run(run_id), worker_id, lease_epoch))
 
     async def append(
         self, run_id: str, drafts: Sequence[FactDraft], *, lease_epoch: int, expected_sequence: int | None = None
     ) -> list[Written]:
         """Write all or nothing. Repeating the same event ids gives the first answer."""
-        written = await _translated(
+        written = await translated(
             self._run_logs.of(self._run(run_id)).append(
                 drafts, lease_epoch=lease_epoch, actor=self._actor, expected_sequence=expected_sequence
             )
@@ -181,35 +172,19 @@ class NatsTransport:
     # -- work ---------------------------------------------------------------------------------------------
 
     async def claim(self, pool: str, *, worker_id: str, ttl_s: float, wait_s: float) -> Claim | None:
-        """The next run of the pool with its lease taken, or None after `wait_s`."""
-        invitation = await _translated(self._work.pull(self._tenant_id, pool, wait_s=wait_s))
-        if invitation is None:
-            return None
-        run = RunAddress(invitation.item.tenant_id, invitation.item.run_id)
-        lease = await _translated(self._accept(invitation, run, worker_id, ttl_s))
-        if lease is None:
-            return None
-        known = await _translated(self._run_logs.of(run).load())
-        created = known.created
-        return Claim(
-            run_id=run.run_id,
-            lease_epoch=lease.lease_epoch,
-            agent=created.agent if created else invitation.item.agent,
-            input=created.input if created else None,
-            sequence=known.sequence,
-        )
+        """The next run of the pool with its lease taken, or None after `wait_s`.
 
-    async def _accept(self, invitation: Invitation, run: RunAddress, worker_id: str, ttl_s: float) -> Lease | None:
-        try:
-            lease = await self._leases.take(run, worker_id, ttl_s)
-        except (LeaseHeld, Refused):
-            await invitation.taken()  # somebody drives it, or it is over
-            return None
-        except Retryable:
-            await invitation.later()
-            raise
-        await invitation.taken()
-        return Lease(lease_epoch=lease.lease_epoch, expires_at=lease.expires_at)
+        None also while the tenant's workers drive as many runs as they may.
+        """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + wait_s
+        while not await translated(self._wires.seats.has_room(self._tenant_id)):
+            left_s = ends_at - loop.time()
+            if left_s <= 0:
+                return None
+            await asyncio.sleep(min(LOOK_FOR_ROOM_S, left_s))
+        left_s = max(0.0, ends_at - loop.time())
+        return await translated(self._wires.claim(self._tenant_id, pool, worker_id, ttl_s, wait_s=left_s))
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -344,10 +319,33 @@ def _position(cursor: str) -> Position:
         raise _refusal(Code.CURSOR_INVALID, "not a cursor") from exc
 
 
+@asynccontextmanager
+async def connected(
+    url: str, *, user: str | None, password: str | None, name: str
+) -> AsyncIterator[tuple[Connection, str]]:
+    """A connection as a worker of the platform, and its user's name; closed at the end.
+
+    Raises:
+        Unreachable: no broker answers.
+        ContractViolation: it knows neither user nor password.
+    """
+    user = user or urlsplit(url.partition(",")[0]).username
+    # A user listens to its own inboxes only.
+    prefix = inbox_prefix(user) if user else None
+    connection = await translated(
+        connect(url=url, user=user if password else None, password=password, name=name, inbox_prefix=prefix)
+    )
+    try:
+        yield connection, user or WORKER
+    finally:
+        await connection.close()
+
+
 # -- errors ---------------------------------------------------------------------------------------------------------
 
 
-async def _translated(call: Awaitable[T]) -> T:
+async def translated(call: Awaitable[T]) -> T:
+    """What the kernel raises, in the client's words. Raises RequestRefused, Unreachable, ContractViolation."""
     try:
         return await call
     except (KernelError, Refused) as exc:
@@ -369,6 +367,8 @@ def _client_error(exc: KernelError | Refused) -> Exception:
             return _refusal(exc.code, exc.detail, index=exc.index, current_sequence=exc.current_sequence)
         case LeaseHeld():
             return _refusal(Code.LEASE_HELD, str(exc))
+        case NoRoom():
+            return _refusal(Code.QUOTA_EXCEEDED, str(exc), retry_after_s=exc.retry_after_s)
         case Fenced():
             return _refusal(Code.LEASE_FENCED, str(exc))
         case Overloaded():

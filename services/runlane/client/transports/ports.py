@@ -4,6 +4,7 @@ Every method may raise `RequestRefused` (the server's answer) and `Unreachable` 
 retries: that is the business of the reader, the writer and the actions, which know what may be repeated.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
@@ -84,6 +85,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     agent: str
     input: Any = None
     sequence: int = 0
+    tenant_id: str = ""
+    """Whose run it is, where the transport knows."""
 
 
 class CommandReceipt(Struct, frozen=True, kw_only=True):
@@ -146,6 +149,16 @@ class WorkTransport(WriterTransport, ReaderTransport, Protocol):
     async def claim(self, pool: str, *, worker_id: str, ttl_s: float, wait_s: float) -> Claim | None:
         """The next run of the pool with its lease taken, or None after `wait_s`."""
         ...
+
+
+class SharedWork(ABC):
+    """Takes runs of a pool for several tenants."""
+
+    @abstractmethod
+    async def claim_any(
+        self, pool: str, *, worker_id: str, ttl_s: float, wait_s: float
+    ) -> tuple[Claim, WorkTransport] | None:
+        """The next run with its lease taken, and what drives it; or None after `wait_s`."""
 
 
 class CommandTransport(Protocol):

@@ -129,7 +129,7 @@ export function reduce(state, fact) {
 
 // --- erasure ------------------------------------------------------------------------------------------------
 
-const KEPT_OF_ERASED = ["tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at"];
+const KEPT_OF_ERASED = ["tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at", "trace_id"];
 
 /** Whether an erasure took the fact's payload: the fact stands for its place and its proof only. */
 export function isErased(fact) {
@@ -140,7 +140,10 @@ export function isErased(fact) {
 function reduceErased(run, fact) {
   const status = RUN_STATUS.get(fact.type);
   if (status === undefined || TERMINAL_STATUS.has(run.status)) return;
-  if (fact.type === "run.created") run.created_at = moment(fact);
+  if (fact.type === "run.created") {
+    run.created_at = moment(fact);
+    trace(run, fact);
+  }
   if (TERMINAL_STATUS.has(status)) run.ended_at = moment(fact);
   move(run, status);
 }
@@ -203,11 +206,21 @@ const RUN_STATUS = new Map([
   ["run.failed", "failed"], ["run.cancelled", "cancelled"],
 ]);
 
+const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-[A-Za-z0-9_-]{0,64})?$/;
+const NOTHING = /^0+$/;
+
+function trace(run, fact) {
+  const [, traceId, spanId] = (typeof fact.traceparent === "string" && TRACEPARENT.exec(fact.traceparent)) || [];
+  if (traceId === undefined || NOTHING.test(traceId) || NOTHING.test(spanId)) delete run.trace_id;
+  else run.trace_id = traceId;
+}
+
 function reduceRun(run, fact, payload) {
   if (TERMINAL_STATUS.has(run.status)) return;
   switch (fact.type) {
     case "run.created":
       Object.assign(run, payload, { tenant_id: run.tenant_id, run_id: run.run_id, created_at: moment(fact) });
+      trace(run, fact);
       break;
     case "run.leased":
       keep(run, payload, "lease_epoch", "worker_id", "attempt");

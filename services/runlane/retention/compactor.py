@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
@@ -78,10 +78,10 @@ class Stores:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Why, and what is to be erased on the way."""
+    """Why, and the items that are to be erased on the way."""
 
     policy: str
-    selection: Selection | None = None
+    erase: tuple[str, ...] = ()
     actor: Actor = ACTOR
 
 
@@ -100,10 +100,6 @@ class Compactor:
             Gap, ArchiveBroken: the record or its archive is not whole; nothing was taken out.
             Behind, Retryable: not now; nothing is lost.
         """
-        head = await self._head(await self._finished(run))
-        present = compaction_in(head.commit)
-        if present is not None and len(head.commit.facts) == 1:
-            return await self._finish(run, head, present, verified=False, outcome="already")
         return await self._compact(run, _Order(policy))
 
     async def erase(self, run: RunAddress, items: Sequence[str], reason: str, actor: Actor) -> Report:
@@ -113,12 +109,7 @@ class Compactor:
             Refused: `run_not_found`, `run_not_terminal`, `not_found` (no such item).
             the rest as `compact` does.
         """
-        head = await self._head(await self._finished(run))
-        present = compaction_in(head.commit)
-        if present is not None and len(head.commit.facts) == 1 and _covers(present, items):
-            return await self._finish(run, head, present, verified=False, outcome="already")
-        selection = await self._select(run, items) if items else Selection(EVERYTHING)
-        return await self._compact(run, _Order(reason, selection, actor))
+        return await self._compact(run, _Order(reason, tuple(items) or EVERYTHING, actor))
 
     async def resume(self, run: RunAddress) -> Report | None:
         """Go on where somebody died: take out what the fact covers, or forget an archive that no fact speaks of.
@@ -126,12 +117,11 @@ class Compactor:
         None: nothing had been taken away, or is to be. Raises as `compact` does.
         """
         try:
-            head = await self._head(await self._finished(run))
+            await self._finished(run)
         except Refused:
             return None
-        present = compaction_in(head.commit)
-        if present is not None and len(head.commit.facts) == 1:
-            return await self._finish(run, head, present, verified=False, outcome="already")
+        if (stated := await self._stated(run)) is not None:
+            return await self._finish(run, *stated, verified=False, outcome="already")
         base = await self._base(run)
         for to_sequence in await self._stores.archives.known(run):
             if base is None or to_sequence != base.to_sequence:
@@ -150,8 +140,8 @@ class Compactor:
             raise Refused(Code.RUN_NOT_TERMINAL, f"the run is {known.status}; only a finished run can be taken out")
         return run_log
 
-    async def _head(self, run_log: RunLog) -> StoredRawCommit:
-        head = await self._stores.log.head(run_log.address)
+    async def _head(self, run: RunAddress) -> StoredRawCommit:
+        head = await self._stores.log.head(run)
         if head is None:
             raise Retryable("a replica is behind", retry_after_s=0.2)
         return head
@@ -159,25 +149,30 @@ class Compactor:
     # --- archive, fact --------------------------------------------------------------------------------------
 
     async def _compact(self, run: RunAddress, order: _Order) -> Report:
-        is_erasure = order.selection is not None
+        reason: Literal["retention", "erasure"] = "erasure" if order.erase else "retention"
         for _ in range(_ATTEMPTS):
             known = await (await self._finished(run)).load()
+            stated = await self._stated(run)
+            if stated is not None and _covers(stated[1], order.erase):
+                return await self._finish(run, *stated, verified=False, outcome="already")
             try:
-                manifest, sha256 = await self._archive(run, known, order)
+                manifest, sha256 = await self._archive(run, known, await self._select(run, order.erase))
             except Compacted:
                 continue  # another one was faster
             fact = LogCompacted(
                 from_sequence=1, to_sequence=known.sequence, snapshot_ref=snapshot_ref(run, known.sequence),
-                sha256=sha256, policy=order.policy, status=known.status,
-                reason="erasure" if is_erasure else "retention", erased=manifest.erased if is_erasure else (),
+                sha256=sha256, policy=order.policy, status=known.status, reason=reason,
+                erased=manifest.erased if order.erase else (),
             )  # fmt: skip
             if await self._state(run, known.sequence, fact, order.actor):
-                head = await self._head_of(run)
-                return await self._finish(run, head, fact, verified=True, outcome=_DONE[fact.reason])
+                return await self._finish(run, await self._head(run), fact, verified=True, outcome=_DONE[reason])
         raise Retryable(f"{run.run_id} is written to by others")
 
-    async def _head_of(self, run: RunAddress) -> StoredRawCommit:
-        return await self._head(self._stores.run_logs.of(run))
+    async def _stated(self, run: RunAddress) -> tuple[StoredRawCommit, LogCompacted] | None:
+        """The run's last commit, if it says that all before it was archived: taking it out is what is left to do."""
+        head = await self._head(run)
+        fact = compaction_in(head.commit)
+        return None if fact is None or len(head.commit.facts) > 1 else (head, fact)
 
     async def _state(self, run: RunAddress, sequence: int, fact: LogCompacted, actor: Actor) -> bool:
         """Write the fact right after what was archived; False: something else was written first."""
@@ -188,9 +183,11 @@ class Compactor:
         written = await self._stores.run_logs.of(run).transact(decide, lease_epoch=0, actor=actor)
         return bool(written.facts)
 
-    async def _archive(self, run: RunAddress, known: RunLifecycle, order: _Order) -> tuple[ArchiveManifest, str]:
+    async def _archive(
+        self, run: RunAddress, known: RunLifecycle, selection: Selection | None
+    ) -> tuple[ArchiveManifest, str]:
         await self._until(lambda: self._view_lags(run, known.sequence))
-        archives, selection, proofs = self._stores.archives, order.selection, Proofs()
+        archives, proofs = self._stores.archives, Proofs()
         writer = archives.writer(run, known.sequence)
         state = initial_state(run.tenant_id, run.run_id)
         content: set[str] = set()
@@ -241,7 +238,10 @@ class Compactor:
                 return await opened(self._stores.archives, run, base.to_sequence, sha256=base.sha256)
         return None
 
-    async def _select(self, run: RunAddress, items: Sequence[str]) -> Selection:
+    async def _select(self, run: RunAddress, items: tuple[str, ...]) -> Selection | None:
+        if not items or items == EVERYTHING:
+            return Selection(EVERYTHING) if items else None
+        await self._until(lambda: self._view_lags(run, 1))
         selector = Selector(items)
         async for line in self._lines(run, "view"):
             for fact in decode_commit(line.commit).facts:
@@ -266,11 +266,10 @@ class Compactor:
             raise Retryable("the view does not end with what the log ends with")
         await self._until(lambda: stores.log.waiting(run, head.position))
         await self._until(lambda: stores.view.waiting(run, view.position))
-        overwrite = bool(fact.erased)
-        if overwrite:
+        if fact.erased:
             await self._erase_beside(run, manifest)
-        purged = await stores.log.take_out(run, before=head.position, overwrite=overwrite)
-        purged += await stores.view.take_out(run, before=view.position, overwrite=overwrite)
+        purged = await stores.log.take_out(run, before=head.position)
+        purged += await stores.view.take_out(run, before=view.position)
         for to_sequence in await stores.archives.known(run):
             if to_sequence != fact.to_sequence:
                 await stores.archives.delete(run, to_sequence)
@@ -307,7 +306,7 @@ class Compactor:
 
 
 def _covers(fact: LogCompacted, items: Sequence[str]) -> bool:
-    return ERASED_ALL in fact.erased or (bool(items) and set(items) <= set(fact.erased))
+    return ERASED_ALL in fact.erased or set(items) <= set(fact.erased)
 
 
 def _fold(state: State, line: ArchiveLine) -> None:

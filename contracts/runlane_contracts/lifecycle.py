@@ -434,12 +434,13 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
             void = _about_before(payload, asked) if changed else []
             tools[payload.tool_call_id] = payload
         elif isinstance(payload, events.ApprovalRequested):
-            void = _outdated_by(payload, asked)
             _refuse_same_action(run, payload, asked, index)
+            void = _outdated_by(payload, asked)
         else:
             void = []
         for old in void:
-            written.append(_voided(old))
+            is_revised = isinstance(payload, events.ApprovalRequested) and payload.approval_id == old.approval_id
+            written.append(_voided(old, REVISED if is_revised else ACTION_CHANGED))
             del asked[old.approval_id]
         written.append(one)
         if isinstance(payload, events.ApprovalRequested):
@@ -467,15 +468,16 @@ def _about_before(
 def _outdated_by(
     asked_now: events.ApprovalRequested, asked: dict[str, events.ApprovalRequested]
 ) -> list[events.ApprovalRequested]:
-    """Questions under another id about the same call, as it was before."""
-    if asked_now.tool_call_id is None:
-        return []
+    """The same question in the version before, and questions under another id about the call as it was before."""
     return [
         old
         for old in asked.values()
-        if old.tool_call_id == asked_now.tool_call_id
-        and old.approval_id != asked_now.approval_id
-        and old.action_digest != asked_now.action_digest
+        if old.approval_id == asked_now.approval_id
+        or (
+            old.tool_call_id == asked_now.tool_call_id
+            and asked_now.tool_call_id is not None
+            and old.action_digest != asked_now.action_digest
+        )
     ]
 
 
@@ -497,19 +499,20 @@ def _refuse_same_action(
             raise Refused(Code.INVALID_REQUEST, detail, index=index, recorded={"approval_id": id_})
 
 
-def _voided(asked: events.ApprovalRequested) -> FactDraft:
+def _voided(asked: events.ApprovalRequested, reason: str) -> FactDraft:
     revoked = events.ApprovalResolved(
         approval_id=asked.approval_id,
         decision="revoked",
         decided_by="system",
         version=asked.version,
-        reason=ACTION_CHANGED,
+        reason=reason,
         action_digest=asked.action_digest,
     )
     return draft(revoked, actor=Actor(kind="system", id="runlane"))
 
 
 ACTION_CHANGED = "the action was changed after the question"
+REVISED = "the question was revised"
 
 
 def _refuse_input_again(run: RunLifecycle, one: FactDraft, index: int) -> None:

@@ -259,6 +259,10 @@ def _keep(target: State, payload: State, *names: str) -> None:
             target[name] = payload[name]
 
 
+_OF_ANOTHER_VERSION = ("votes", "approved_by", "decision", "decided_by", "reason")
+"""What was said about a question in the version before says nothing about the one that is asked now."""
+
+
 # --- items ------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +289,8 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
     if fact.parent_id is not None:
         item["parent_id"] = fact.parent_id
     if fact.type == "approval.requested":
-        item.pop("votes", None)  # who approved another version did not approve this one
+        for name in _OF_ANOTHER_VERSION:
+            item.pop(name, None)
     if item["status"] in OPEN_ITEM_STATUS:
         item.pop("ended_at", None)
     else:

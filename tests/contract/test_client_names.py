@@ -11,7 +11,7 @@ PINNED = (
     "NonDeterministic NotExecuted Preview PreviewEntry PreviewGap PreviewOverlay ReadOutcome Reconcile Redactor "
     "Refused RequestRefused ResetRequired Resumed RunActions RunCancelled RunContext RunReader RunState RunTerminal "
     "RunWriter RunlaneError SnapshotFrame SnapshotGiven SqliteCheckpointStore Synced TokenRedactor ToolCallFailed "
-    "ToolInProgress Unknown UnknownCall Unreachable Worker"
+    "ToolInProgress Unknown UnknownCall Unreachable WebSocketTransport Worker"
 )
 
 

@@ -161,10 +161,29 @@ class OneRun(RuleBasedStateMachine):
             self.write(list(decision.drafts), lease_epoch=0)
 
     @invariant()
-    def every_approval_is_resolved_once_at_most(self) -> None:
-        resolved = Counter(msgspec.json.decode(f.payload)["approval_id"] for f in self.facts
-                           if f.type == "approval.resolved")  # fmt: skip
-        assert not [id_ for id_, count in resolved.items() if count > 1]
+    def every_version_of_an_approval_is_resolved_once_at_most_and_before_the_next_is_asked(self) -> None:
+        asked: dict[str, int] = {}
+        open_: set[str] = set()
+        for one in self.facts:
+            said = msgspec.json.decode(one.payload)
+            if one.type == "approval.requested":
+                assert said["approval_id"] not in open_
+                assert said["version"] > asked.get(said["approval_id"], 0)
+                asked[said["approval_id"]] = said["version"]
+                open_.add(said["approval_id"])
+            elif one.type == "approval.resolved":
+                assert said["version"] == asked[said["approval_id"]]
+                open_.remove(said["approval_id"])
+
+    @invariant()
+    def what_people_decided_is_not_asked_again_under_the_same_id(self) -> None:
+        decided: set[str] = set()
+        for one in self.facts:
+            said = msgspec.json.decode(one.payload)
+            if one.type == "approval.requested":
+                assert said["approval_id"] not in decided
+            elif one.type == "approval.resolved" and said.get("reason") != lifecycle.REVISED:
+                decided.add(said["approval_id"])
 
     @invariant()
     def one_action_never_has_two_open_questions(self) -> None:

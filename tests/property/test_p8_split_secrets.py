@@ -15,6 +15,8 @@ SCANNER = Scanner()
 TOKENS = {name: token for name, (_, token) in secrets.tokens().items()}
 CONTEXTS = secrets.in_context()
 BASE64 = {name: base64.b64encode(token.encode()).decode() for name, token in TOKENS.items()}
+TWICE = {name: base64.b64encode(once.encode()).decode() for name, once in BASE64.items()}
+PERCENTS = {name: "".join(f"%{byte:02x}" for byte in token.encode()) for name, token in TOKENS.items()}
 SHOWN_MOST = 7
 """No more of a secret than this in one piece: a public prefix may be out before anybody can know."""
 
@@ -30,11 +32,11 @@ def secret_parts(secret: str, length: int) -> set[str]:
     return {secret[at : at + length] for at in range(len(secret) - length + 1)}
 
 
-def assert_hidden(shown: list[str], secret: str, prefix: int) -> None:
+def assert_hidden(shown: list[str], secret: str, prefix: int, most: int = SHOWN_MOST) -> None:
     """Nothing of the secret behind its public prefix."""
     joined = "".join(shown)
     hidden = secret[prefix:]
-    for part in secret_parts(hidden, SHOWN_MOST):
+    for part in secret_parts(hidden, most):
         assert part not in joined, (part, joined)
 
 
@@ -74,6 +76,16 @@ def test_a_token_in_base64_cut_in_two_anywhere_is_masked(name: str) -> None:
         shown = show([text[:cut], text[cut:]])
         assert_hidden(shown, BASE64[name], 16)
         assert "".join(shown).rstrip().endswith(" end")
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_encoded_twice_or_in_percents_cut_in_two_anywhere_is_masked(name: str) -> None:
+    for encoded, prefix in ((TWICE[name], 24), (PERCENTS[name], 3 * PREFIX.get(name, 4))):
+        for cut in range(0, len(encoded) + 11, 5):
+            text = f"data {encoded} end"
+            shown = show([text[:cut], text[cut:]])
+            assert_hidden(shown, encoded, prefix, 3 * SHOWN_MOST)
+            assert "".join(shown).rstrip().endswith(" end")
 
 
 @pytest.mark.parametrize("name", CONTEXTS)

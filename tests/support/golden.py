@@ -334,6 +334,23 @@ def corpus() -> dict[str, Story]:
         "a_short_run": a_short_run(),
         "every_type": Story(session_id="ses_1").then(*PAYLOADS, turn_id="t1", task_id="k1", parent_id="m0"),
         "lost_while_waiting": lost_waiting,
+        "a_revised_question": Story().then(
+            *begun,
+            ask_two(1),
+            events.ApprovalVoted(approval_id="a1", decision="approved", by="u1", version=1, action_digest="d"),
+            events.ApprovalResolved(
+                approval_id="a1",
+                decision="revoked",
+                decided_by="system",
+                version=1,
+                reason="the question was revised",
+                action_digest="d",
+            ),
+            ask_two(2),
+            events.ApprovalResolved(
+                approval_id="a1", decision="approved", decided_by="u2", version=2, approved_by=("u1", "u2")
+            ),
+        ),
         "cancelled": Story().then(
             *begun,
             events.ToolRequested(tool_call_id="c1", name="pay", arguments={}),

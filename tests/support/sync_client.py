@@ -283,7 +283,7 @@ class _Class:
         for one in [*every, *filter(None, [arguments.vararg, arguments.kwarg])]:
             if one.annotation is not None:
                 self._imports.use(one.annotation, self._module)
-                one.annotation = _own_types(one.annotation)
+                one.annotation = _OwnTypes().visit(one.annotation)
         for default in [*arguments.defaults, *filter(None, arguments.kw_defaults)]:
             self._imports.use(default, self._module)
         arguments.args[0].arg = "self"
@@ -299,9 +299,11 @@ class _Class:
         return f"plain({one.arg})" if kind & (_TRANSPORTS | _NAMES) else one.arg
 
 
-def _own_types(annotation: ast.expr) -> ast.expr:
-    text = ast.unparse(annotation)
-    return ast.Name("HttpTransport") if text in _TRANSPORTS else annotation
+class _OwnTypes(ast.NodeTransformer):
+    """Where the async side names a transport's role, the twin has its one transport."""
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name("HttpTransport") if node.id in _TRANSPORTS else node
 
 
 def _class(module: _Module, name: str) -> ast.ClassDef:

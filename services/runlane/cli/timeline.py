@@ -1,7 +1,8 @@
 """A run as lines on a terminal: what happened, what is happening, what it waits for."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -11,7 +12,12 @@ from runlane.client.overlay import PreviewEntry
 from runlane.client.reader import Connection
 from runlane.client.selectors import open_approvals, open_inputs, run as run_of, timeline
 from runlane.client.state import RunState
+from runlane_contracts.codec import parse_timestamp
 from runlane_contracts.envelope import Fact
+from runlane_contracts.reducer import OPEN_ITEM_STATUS
+
+if TYPE_CHECKING:
+    from runlane.cli.keyboard import Choice
 
 MARKS = {
     "completed": ("✓", "green"), "approved": ("✓", "green"), "provided": ("✓", "green"), "modified": ("✓", "green"),
@@ -43,29 +49,90 @@ def header(state: RunState, connection: Connection, reason: str) -> Text:
     return text
 
 
-def body(state: RunState) -> list[Text]:
-    """One block per item, with its preview in place; then previews of items that no fact has named yet."""
+def body(state: RunState, *, now: datetime | None = None) -> list[Text]:
+    """One block per item, with its preview in place; then previews of items that no fact has named yet.
+
+    Completed calls of one tool in a row are one block with a count: failures and what still runs never are. With
+    `now`, what runs says for how long.
+    """
     shown: set[str] = set()
     blocks: list[Text] = []
-    for item in timeline(state.data):
-        if item["kind"] in _HIDDEN:
+    for items in _folded([one for one in timeline(state.data) if one["kind"] not in _HIDDEN]):
+        if len(items) > 1:
+            blocks.append(_folded_block(items))
             continue
+        item = items[0]
         entry = state.overlay.of_item(item["kind"], item["id"])
         if entry is not None:
             shown.add(entry.preview_id)
-        blocks.append(block(item, entry))
+        blocks.append(block(item, entry, now=now))
     unnamed = [entry for entry in state.overlay.entries() if entry.preview_id not in shown]
     return blocks + [block({"kind": one.kind, "id": one.id, "status": "started"}, one) for one in unnamed]
 
 
-def footer(state: RunState) -> list[Text]:
-    """What the run waits for, with the command that answers it; how it ended."""
+def _folded(items: Sequence[Item]) -> list[list[Item]]:
+    groups: list[list[Item]] = []
+    for item in items:
+        if groups and len(groups[-1]) < MAX_FOLDED and _is_like(groups[-1][-1], item):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return [part for group in groups for part in ([group] if len(group) >= FOLD_FROM else [[one] for one in group])]
+
+
+def _is_like(one: Item, other: Item) -> bool:
+    return all(
+        item["kind"] == "tool" and item["status"] == "completed" and item.get("name") == one.get("name")
+        for item in (one, other)
+    )
+
+
+def _folded_block(items: list[Item]) -> Text:
+    mark, style = MARKS["completed"]
+    text = Text()
+    _put(text, f"{clock(items[0].get('started_at')):>8} ", style="dim")
+    _put(text, f"{mark} ", style=style)
+    _put(text, f"{items[0].get('name', '')}", style="bold")
+    _put(text, f"  ×{len(items)}", style="dim")
+    _put(text, f"  last ({short(items[-1].get('arguments', ''), 100)})", style="dim")
+    return text
+
+
+def _approvals(state: RunState, choice: "Choice | None") -> list[Text]:
+    run_id = str(run_of(state.data)["run_id"])
+    waiting = open_approvals(state.data)
+    if choice is None:
+        return [
+            _line(f"? {one.get('description', '')}  →  runlane approve {run_id} {one['id']}", "bold yellow")
+            for one in waiting
+        ]
+    choice.see(waiting)
+    lines = [_asked(one, is_current=one["id"] == choice.selected, many=len(waiting) > 1) for one in waiting]
+    if choice.asked is not None:
+        verb = "approve" if choice.asked.decision == "approved" else "reject"
+        about = short(choice.asked.approval.get("description", ""), 120)
+        lines.append(_line(f"  {verb} “{about}”?  y yes  any other key no", "bold reverse"))
+    elif choice.said:
+        lines.append(_line(f"  {choice.said}", "yellow"))
+    return lines
+
+
+def _asked(approval: Item, *, is_current: bool, many: bool) -> Text:
+    text = Text()
+    _put(text, f"{'▸' if is_current else ' '} ? {short(approval.get('description', ''), 160)}", style="bold yellow")
+    if approval.get("risk"):
+        _put(text, f"  risk {approval['risk']}", style="dim")
+    if approval.get("data") is not None:
+        _put(text, f"  {short(approval['data'], 120)}", style="dim")
+    if is_current:
+        _put(text, "   a approve  x reject" + ("  n next" if many else ""), style="bold")
+    return text
+
+
+def footer(state: RunState, choice: "Choice | None" = None) -> list[Text]:
+    """What the run waits for, with the keys of `choice` or the command that answers it; how it ended."""
     run = run_of(state.data)
-    run_id = str(run["run_id"])
-    lines = [
-        _line(f"? {one.get('description', '')}  →  runlane approve {run_id} {one['id']}", "bold yellow")
-        for one in open_approvals(state.data)
-    ]
+    lines = _approvals(state, choice)
     lines += [_line(f"? {one.get('prompt', '')}  ({one['id']})", "bold yellow") for one in open_inputs(state.data)]
     if state.status == "lost":
         lines.append(_line("no worker holds this run just now", "red"))
@@ -88,16 +155,29 @@ def _put(text: Text, words: str, style: str = "") -> None:
     text.append(printable(words), style=style)
 
 
-def block(item: Item, entry: PreviewEntry | None) -> Text:
+def block(item: Item, entry: PreviewEntry | None, *, now: datetime | None = None) -> Text:
     """One item."""
     mark, style = MARKS.get(item["status"], OPEN_MARK)
     text = Text()
     _put(text, f"{clock(item.get('started_at')):>8} ", style="dim")
     _put(text, f"{mark} ", style=style)
     _DRAW.get(item["kind"], _draw_other)(text, item)
+    if now is not None and item["kind"] in _TIMED and item["status"] in OPEN_ITEM_STATUS:
+        _put(text, f"  {_elapsed(item, now)}", style="cyan")
     if entry is not None:
         _draw_preview(text, entry)
     return text
+
+
+def _elapsed(item: Item, now: datetime) -> str:
+    """How long an item has been going on."""
+    try:
+        seconds = int(max(0.0, (now - parse_timestamp(str(item.get("started_at")))).total_seconds()))
+    except ValueError:
+        return ""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"
 
 
 def _draw_preview(text: Text, entry: PreviewEntry) -> None:
@@ -144,7 +224,8 @@ def _draw_tool(text: Text, item: Item) -> None:
 
 def _draw_approval(text: Text, item: Item) -> None:
     _put(text, str(item.get("description", item["id"])), style="bold")
-    _put(text, f"  risk {item.get('risk', '')}", style="dim")
+    if item.get("risk"):
+        _put(text, f"  risk {item['risk']}", style="dim")
     if item["status"] != "waiting":
         _put(text, f"  {item['status']} by {item.get('decided_by', '')}")
 
@@ -171,6 +252,9 @@ _DRAW: dict[str, Callable[[Text, Item], None]] = {
     "input": _draw_input, "plan": _draw_plan,
 }  # fmt: skip
 _HIDDEN = frozenset({"turn", "session"})
+_TIMED = frozenset({"tool", "approval", "input", "task"})
+FOLD_FROM = 3
+MAX_FOLDED = 500
 
 
 def fact_line(fact: Fact, item: Item | None) -> str:

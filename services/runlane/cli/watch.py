@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -10,17 +11,19 @@ import click
 from runlane.cli.failures import Failure
 from runlane.cli.link import Link, linked, resolve_run
 from runlane.cli.output import emit, say
+from runlane.client.commands import RunActions
 from runlane.client.errors import ContractViolation
 from runlane.client.reader import Connection, RunReader
 from runlane.client.state import RunState
 from runlane.client.transports.http import HttpTransport
 from runlane.client.transports.ports import Item
+from runlane.client.transports.ws import WebSocketTransport
 from runlane_contracts.envelope import Fact
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.reducer import SequenceGap
 from runlane_contracts.resume import End, Hello, Outcome, SnapshotFrame, Synced
 
-REFRESH_S = 0.1
+_LEFT = "left; the run goes on. Come back with: runlane watch {}"
 
 
 @click.command()
@@ -30,29 +33,52 @@ REFRESH_S = 0.1
     "--from", "from_", type=click.Choice(["start", "snapshot", "now"]), help="Where to begin without a cursor."
 )
 @click.option("--previews/--no-previews", default=True, show_default=True, help="Show text while it is written.")
+@click.option(
+    "--over", type=click.Choice(["sse", "websocket"]), default="sse", show_default=True,
+    help="Behind a proxy that lets only one of them through.",
+)  # fmt: skip
 @linked
-async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: bool) -> int:  # noqa: FBT001
-    """Follow RUN until it is over; `latest` is the newest. Leaving with Ctrl-C changes nothing for the run."""
+async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: bool, over: str) -> int:  # noqa: FBT001
+    """Follow RUN until it is over; `latest` is the newest. Leaving, with q or Ctrl-C, changes nothing for the run.
+
+    On a terminal, keys answer what the run asks: a approves, x rejects, and y confirms either.
+    """
     async with link.http() as transport:
         run_id = await resolve_run(transport, run)
-        view = _view_for(link, run_id)
+        view = _view_for(link, run_id, transport)
+        source = WebSocketTransport(*link.address()) if over == "websocket" else transport
         reader = RunReader(
-            transport, run_id, cursor=cursor, from_=from_, previews=previews, on_connection=view.on_connection
+            source, run_id, cursor=cursor, from_=from_, previews=previews, on_connection=view.on_connection
         )
         try:
             async with view, reader:
-                await _follow(transport, reader, view)
+                await _until_left(_follow(transport, reader, view), view)
         except asyncio.CancelledError:
-            say(f"left; the run goes on. Come back with: runlane watch {run_id}")
+            say(_LEFT.format(run_id))
             raise
+    if view.state is not None and not view.state.is_terminal:
+        say(_LEFT.format(run_id))
     return 0
+
+
+async def _until_left(following: Coroutine[Any, Any, None], view: "View") -> None:
+    follow, leave = asyncio.ensure_future(following), asyncio.ensure_future(view.left())
+    try:
+        await asyncio.wait([follow, leave], return_when=asyncio.FIRST_COMPLETED)
+        if follow.done():
+            await follow
+    finally:
+        follow.cancel()
+        leave.cancel()
+        await asyncio.gather(follow, leave, return_exceptions=True)
 
 
 async def _follow(transport: HttpTransport, reader: RunReader, view: "View") -> None:
     async for item in reader:
         if isinstance(item, Hello) and view.state is not None:
             await _catch_up(transport, view.state, item)
-        view.show(item, _cursor_of(item, reader))
+        key = None if view.state is None else _apply(view.state, item)
+        view.show(item, _cursor_of(item, reader), key)
 
 
 async def _catch_up(transport: HttpTransport, state: RunState, hello: Hello) -> None:
@@ -84,19 +110,27 @@ class View(Protocol):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def show(self, item: Item, cursor: str | None) -> None:
-        """Take one item."""
+    def show(self, item: Item, cursor: str | None, key: str | None) -> None:
+        """Show one item that the state has taken; `key` is the run item that it changed."""
         ...
 
     def on_connection(self, connection: Connection, reason: str) -> None:
         """The connection changed."""
         ...
 
+    async def left(self) -> None:
+        """Returns when somebody wants to leave."""
+        ...
 
-def _view_for(link: Link, run_id: str) -> View:
+
+def _view_for(link: Link, run_id: str, transport: HttpTransport) -> View:
     if link.json:
         return JsonView()
-    return ScreenView(run_id) if sys.stdout.isatty() else LineView(run_id)
+    if not sys.stdout.isatty():
+        return LineView(run_id)
+    from runlane.cli.screen import Screen  # noqa: PLC0415 - only where there is one
+
+    return Screen(run_id, RunActions(transport, run_id))
 
 
 _NAMES: dict[type, str] = {
@@ -114,6 +148,10 @@ class _Quiet:
     async def __aexit__(self, *_exc: object) -> None:
         return None
 
+    async def left(self) -> None:
+        """Who reads lines leaves with Ctrl-C."""
+        await asyncio.Event().wait()
+
     def on_connection(self, connection: Connection, reason: str) -> None:
         """Say when the connection is lost, and why. A failure for good is said at the end."""
         if connection is Connection.RECONNECTING:
@@ -123,7 +161,7 @@ class _Quiet:
 class JsonView(_Quiet):
     """Each frame as ``{"event", "id", "data"}``, as on the wire."""
 
-    def show(self, item: Item, cursor: str | None) -> None:
+    def show(self, item: Item, cursor: str | None, key: str | None) -> None:  # noqa: ARG002 - nobody folds
         """Print one frame."""
         frame: dict[str, Any] = {"event": _NAMES[type(item)]}
         if isinstance(item, Fact | SnapshotFrame):
@@ -137,12 +175,11 @@ class LineView(_Quiet):
     def __init__(self, run_id: str) -> None:
         self.state = RunState(run_id)
 
-    def show(self, item: Item, cursor: str | None) -> None:  # noqa: ARG002 - people do not need it
+    def show(self, item: Item, cursor: str | None, key: str | None) -> None:  # noqa: ARG002 - people do not need it
         """Print what a person should see of it."""
         from runlane.cli.timeline import body, fact_line, footer, header  # noqa: PLC0415
 
         assert self.state is not None  # noqa: S101 - set above
-        key = _apply(self.state, item)
         if isinstance(item, SnapshotFrame):
             click.echo(header(self.state, Connection.CONNECTED, "").plain)
             for text in body(self.state):
@@ -152,65 +189,6 @@ class LineView(_Quiet):
         elif isinstance(item, End):
             for line in footer(self.state):
                 click.echo(line.plain)
-
-
-class ScreenView:
-    """The run drawn in place: timeline, previews, open approvals, connection."""
-
-    def __init__(self, run_id: str) -> None:
-        from rich.console import Console  # noqa: PLC0415
-        from rich.live import Live  # noqa: PLC0415
-
-        self.state: RunState | None = RunState(run_id)
-        self._state = self.state
-        self._console = Console()
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._connection, self._reason = Connection.CONNECTING, ""
-        self._dirty = True
-        self._drawing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._live.start()
-        self._drawing = asyncio.ensure_future(self._draw())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._drawing is not None:
-            self._drawing.cancel()
-        self._live.stop()
-        for line in self._lines(None):
-            self._console.print(line)
-
-    def show(self, item: Item, cursor: str | None) -> None:  # noqa: ARG002 - people do not need it
-        """Take one item; the next refresh shows it."""
-        _apply(self._state, item)
-        self._dirty = True
-
-    def on_connection(self, connection: Connection, reason: str) -> None:
-        """Show it in the header."""
-        self._connection, self._reason, self._dirty = connection, reason, True
-
-    async def _draw(self) -> None:
-        from rich.console import Group  # noqa: PLC0415
-
-        while True:
-            if self._dirty:
-                self._dirty = False
-                self._live.update(Group(*self._lines(self._console.height - 2)), refresh=True)
-            await asyncio.sleep(REFRESH_S)
-
-    def _lines(self, height: int | None) -> list[Any]:
-        from runlane.cli.timeline import body, footer, header  # noqa: PLC0415
-
-        top, below = header(self._state, self._connection, self._reason), footer(self._state)
-        blocks = body(self._state)
-        if height is None:
-            return [top, *blocks, *below]
-        wrapped = [line for block in blocks for line in block.wrap(self._console, self._console.width)]
-        room = max(1, height - 1 - len(below))
-        return [top, *wrapped[-room:], *below]
 
 
 def _apply(state: RunState, item: Item) -> str | None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from runlane.client.transports.http import HttpTransport
     from runlane.client.transports.nats import NatsTransport
     from runlane.client.transports.pools import NatsPools
+    from runlane.client.transports.ws import WebSocketTransport
     from runlane.client.worker import Worker
     from runlane.client.writer import RunWriter
     from runlane_contracts.envelope import Fact
@@ -117,6 +118,7 @@ _HOME = {
     "HttpTransport": "runlane.client.transports.http",
     "NatsPools": "runlane.client.transports.pools",
     "NatsTransport": "runlane.client.transports.nats",
+    "WebSocketTransport": "runlane.client.transports.ws",
     "Worker": "runlane.client.worker",
     "RunWriter": "runlane.client.writer",
     "Fact": "runlane_contracts.envelope",
@@ -137,7 +139,7 @@ __all__ = [
     "RequestRefused", "ResetRequired", "Resumed", "RunActions", "RunCancelled", "RunContext", "RunReader",
     "RunState", "RunTerminal", "RunWriter", "RunlaneError", "SnapshotFrame", "SnapshotGiven",
     "SqliteCheckpointStore", "Synced", "TokenRedactor", "ToolCallFailed", "ToolInProgress", "Unknown",
-    "UnknownCall", "Unreachable", "Worker",
+    "UnknownCall", "Unreachable", "WebSocketTransport", "Worker",
 ]  # fmt: skip
 
 

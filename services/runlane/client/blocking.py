@@ -218,7 +218,9 @@ class BlockingIterator(BlockingContext[A], Generic[A, T]):
 
 
 def plain(value: Any) -> Any:
-    """What the async side is given for something of this side."""
+    """What the async side is given for something of this side, or for several."""
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
     return value.of if isinstance(value, Blocking) else value
 
 

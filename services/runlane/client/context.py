@@ -157,19 +157,20 @@ class RunContext:
         approval_id, known = step.id, step.item
         if known is not None:
             self._journal.require_same_question(approval_id, digest, shown)
+        version = 1 if known is None else int(known["version"])
         if known is None:
             question = events.ApprovalRequested(
                 approval_id=approval_id, tool_call_id=tool_call_id, description=description, risk=risk, data=data,
-                editable=editable, version=1, action_digest=digest, expires_at=self._moment(expires_in_s),
+                editable=editable, version=version, action_digest=digest, expires_at=self._moment(expires_in_s),
                 quorum=quorum, not_by=tuple(not_by), reason_again=reason_again,
             )  # fmt: skip
             await self._ask(question, WaitingFor(kind="approval", id=approval_id))
-        elif approval_id not in self._tail.resolutions:
+        elif (approval_id, version) not in self._tail.resolutions:
             await self._wait_for_known(WaitingFor(kind="approval", id=approval_id))
-        if approval_id not in self._tail.resolutions:
-            await self.until(lambda: approval_id in self._tail.resolutions)
+        if (approval_id, version) not in self._tail.resolutions:
+            await self.until(lambda: (approval_id, version) in self._tail.resolutions)
         await self._settled("approval", step)
-        return self._tail.resolutions[approval_id]
+        return self._tail.resolutions[approval_id, version]
 
     async def ask(
         self,

@@ -191,8 +191,8 @@ class Journal:
         raise self._differs(f"approval {approval_id} was another question before; ask it under another id")
 
     def _look_alike(self, now: Any, recorded: Any) -> bool:
-        # Secrets are masked on their way into the log: an agent that was answered from there may hand on a mask.
-        return sha256_of(self._masked(now)) == sha256_of(recorded)
+        # Results are masked on their way into the log: an agent that was answered from there may hand on a mask.
+        return sha256_of(self._masked(now)) == sha256_of(self._masked(recorded))
 
     # -- what people said ---------------------------------------------------------------------------------
 

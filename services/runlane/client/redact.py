@@ -1,14 +1,20 @@
 """Secrets masked at the source: before a payload or a preview leaves this process.
 
 The redaction filter of the platform is the boundary that is promised; this is the one in front of it, so that
-a token that an agent reads from a file does not even reach the restricted log. Text that streams is held back
-while its end may be an unfinished secret.
+a token that an agent reads from a file does not even reach the restricted log. What the log hands back to code that
+acts on it (a call's arguments, a checkpoint) goes there as it is: who tries a call again needs the argument and not
+its mask (ADR 0020). Text that streams is held back while its end may be an unfinished secret.
 """
 
 import re
 from typing import Any, Protocol
 
+import msgspec
+from msgspec import Raw
+
 from runlane.client.secret_forms import MAX_HELD_CHARS, Span, hold_from, may_hold_a_secret, names_a_secret, spans
+from runlane_contracts import events
+from runlane_contracts.checkpoint import CHECKPOINT_TYPE
 from runlane_contracts.codec import decode_json, encode
 
 _CONTEXT_CHARS = 96
@@ -42,6 +48,29 @@ class Redactor(Protocol):
     def stream(self) -> TextStream:
         """For a text that arrives in pieces, however a secret is cut."""
         ...
+
+
+def masked_payload(redactor: Redactor, type_: str, payload: bytes) -> bytes:
+    """A fact's payload without secrets, but for what is handed back to code."""
+    kept = _handed_back(type_, payload)
+    if kept is None:
+        return redactor.json(payload)
+    fields = msgspec.json.decode(payload, type=dict[str, Raw])
+    if kept not in fields:
+        return redactor.json(payload)
+    masked = msgspec.json.decode(redactor.json(encode(fields | {kept: None})), type=dict[str, Raw])
+    return encode(masked | {kept: fields[kept]})
+
+
+def _handed_back(type_: str, payload: bytes) -> str | None:
+    """The field of a payload that stays as it is."""
+    if type_ == events.ToolRequested.TYPE:
+        return "arguments" if b'"arguments"' in payload else None
+    if type_ == events.ArtifactCompleted.TYPE and CHECKPOINT_TYPE.encode() in payload:
+        artifact = msgspec.json.decode(payload, type=dict[str, Raw])
+        if artifact.get("media_type") == Raw(encode(CHECKPOINT_TYPE)) and "content" in artifact:
+            return "content"
+    return None
 
 
 class TokenRedactor:

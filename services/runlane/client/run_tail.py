@@ -45,7 +45,8 @@ class RunTail:
         self.lease_epoch = 0
         self.messages: deque[SentMessage] = deque()
         self.retries: deque[events.ToolRequested] = deque()
-        self.resolutions: dict[str, events.ApprovalResolved] = {}
+        self.resolutions: dict[tuple[str, int], events.ApprovalResolved] = {}
+        """By approval and version: what was said about one version is no answer to the next."""
         self.answers: dict[str, events.InputProvided | events.InputCancelled] = {}
 
     @property
@@ -113,7 +114,7 @@ class RunTail:
             case events.ToolRequested() if by_service and payload.retry_of is not None:
                 self.retries.append(payload)
             case events.ApprovalResolved():
-                self.resolutions[payload.approval_id] = payload
+                self.resolutions[payload.approval_id, payload.version] = payload
             case events.InputProvided() | events.InputCancelled():
                 self.answers[payload.input_id] = payload
             case _:

@@ -46,7 +46,7 @@ from runlane.client.run_tail import SentMessage
 from runlane.client.state import RunState
 from runlane.client.transports import http as _http
 from runlane.client.transports.http import DEFAULT_TIMEOUT_S, Token
-from runlane.client.transports.ports import Item, StartedRun, Written
+from runlane.client.transports.ports import Item, SharedWork, StartedRun, Written
 from runlane.client.worker import CLAIM_WAIT_S
 from runlane.client.writer import DEFAULT_TTL_S, RETRY, FactLike
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
@@ -393,7 +393,8 @@ class RunWriter(BlockingContext[_writer.RunWriter]):
     - Once the lease is lost, or could not be confirmed in time, `lease_ok` is false, `lease_lost` is set and every
       append and preview raises `LeaseLost` before anything leaves the process.
     - `publish_preview` never waits and never fails for want of a connection; what it loses is counted.
-    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`.
+    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`; but for what the log hands
+      back to code: the run's input, a call's arguments, a checkpoint. Readers see those masked by the platform.
 
     Leaving the context writes what is queued, then releases the lease unless the run is over. It does not end the
     run: say `complete`, `fail` or `cancelled`.
@@ -798,12 +799,12 @@ class Worker(Blocking[_worker.Worker]):
     it shortly before its grace is over; connections that break are opened again. `stop` takes no new run, gives
     the running ones `stop_within_s` to finish, and gives back what is left. A run that lost its worker is begun
     anew, and what it has done is not done again: see `RunContext.call`. `reconcile` is asked first what became of an
-    unsafe call that was cut short.
+    unsafe call that was cut short. Over `NatsPools` it serves several tenants, each its part.
     """
 
     def __init__(
         self,
-        transport: HttpTransport,
+        transport: HttpTransport | SharedWork,
         *,
         agent: Agent,
         pool: str = "default",

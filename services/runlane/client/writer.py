@@ -27,7 +27,7 @@ from runlane.client.errors import LeaseLost, ProblemBody, RequestRefused, Unreac
 from runlane.client.items import MessageInProgress, ReasoningInProgress, ToolInProgress
 from runlane.client.lease_keeper import LeaseKeeper
 from runlane.client.preview_outbox import PreviewOutbox
-from runlane.client.redact import Redactor, TextStream, TokenRedactor
+from runlane.client.redact import Redactor, TextStream, TokenRedactor, masked_payload
 from runlane.client.transports.ports import NewRun, StartedRun, WriterTransport, Written
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events, lifecycle
@@ -59,7 +59,8 @@ class RunWriter:
     - Once the lease is lost, or could not be confirmed in time, `lease_ok` is false, `lease_lost` is set and every
       append and preview raises `LeaseLost` before anything leaves the process.
     - `publish_preview` never waits and never fails for want of a connection; what it loses is counted.
-    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`.
+    - Secrets of a recognizable form are masked before they leave, unless `redactor=None`; but for what the log hands
+      back to code: the run's input, a call's arguments, a checkpoint. Readers see those masked by the platform.
 
     Leaving the context writes what is queued, then releases the lease unless the run is over. It does not end the
     run: say `complete`, `fail` or `cancelled`.
@@ -134,7 +135,7 @@ class RunWriter:
             dispatch=dispatch, pool=pool, limits=limits, deadline_at=deadline_at, parent_run_id=parent_run_id,
         )  # fmt: skip
         one = cls(transport, run_id, state_started=True, **writer)
-        one.started = await one._persist(lambda: _durably(transport.start_run(one._masked_run(new))))
+        one.started = await one._persist(lambda: _durably(transport.start_run(new)))
         one.sequence = one.started.sequence or 0
         return one
 
@@ -142,11 +143,6 @@ class RunWriter:
     def attach(cls, transport: WriterTransport, run_id: str, **writer: Any) -> Self:
         """A writer for a run that exists; entering it takes the lease, unless `lease_epoch` says it is taken."""
         return cls(transport, run_id, **writer)
-
-    def _masked_run(self, new: NewRun) -> NewRun:
-        if self._redactor is None or new.input is None:
-            return new
-        return msgspec.structs.replace(new, input=decode_json(self._redactor.json(encode(new.input))))
 
     async def __aenter__(self) -> Self:
         if not self._has_lease:
@@ -294,7 +290,7 @@ class RunWriter:
         draft = draft_of(one)
         payload = draft.payload
         if self._redactor is not None:
-            payload = Raw(self._redactor.json(bytes(payload)))
+            payload = Raw(masked_payload(self._redactor, draft.type, bytes(payload)))
         return msgspec.structs.replace(
             draft,
             payload=payload,

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
@@ -22,6 +23,7 @@ from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane.edge_gateway.crowd import Crowd
+from runlane.edge_gateway.event_reads import EventReads
 from runlane.edge_gateway.forward import Forwarder
 from runlane.edge_gateway.hub import Hubs
 from runlane.edge_gateway.meters import Meters, report
@@ -101,14 +103,17 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
             health=health,
             asgi=EdgeApp(
                 *_doors(
-                    settings,
-                    authorizer,
-                    view,
-                    hubs,
-                    states,
-                    store,
-                    _watches(settings, hubs, crowd, meters),
-                    refusals.of_http,
+                    _Parts(
+                        settings=settings,
+                        authorizer=authorizer,
+                        view=view,
+                        hubs=hubs,
+                        states=states,
+                        store=store,
+                        crowd=crowd,
+                        watches=_watches(settings, hubs, crowd, meters),
+                        on_refusal=refusals.of_http,
+                    )
                 ),
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
@@ -178,31 +183,47 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
     )
 
 
-def _doors(
-    settings: EdgeGatewaySettings,
-    authorizer: Authorizer,
-    view: View,
-    hubs: Hubs,
-    states: RunStates,
-    store: ReadStore,
-    watches: Watches,
-    on_refusal: OnRefusal,
-) -> tuple[ASGIApp, list[Route]]:
-    presence = Presence(view, hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    settings: EdgeGatewaySettings
+    authorizer: Authorizer
+    view: View
+    hubs: Hubs
+    states: RunStates
+    store: ReadStore
+    crowd: Crowd
+    watches: Watches
+    on_refusal: OnRefusal
+
+
+def _doors(parts: _Parts) -> tuple[ASGIApp, list[Route]]:
+    settings, authorizer, view = parts.settings, parts.authorizer, parts.view
+    keys = settings.access.signing_keys()
+    presence = Presence(view, parts.hubs, wait_s=settings.visible_wait_s, fresh_wait_s=settings.fresh_wait_s)
     reads = Reads(
         authorizer=authorizer,
         presence=presence,
         view=view,
-        states=states,
-        lists=store,
+        states=parts.states,
+        lists=parts.store,
         lists_wait_s=settings.lists_wait_s,
-        keys=settings.access.signing_keys(),
+        keys=keys,
     )
-    rows = TimelineReads(
-        authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=settings.access.signing_keys()
+    pages = EventReads(
+        authorizer=authorizer,
+        presence=presence,
+        view=view,
+        states=parts.states,
+        crowd=parts.crowd,
+        keys=keys,
+        max_wait_s=settings.max_poll_s,
+        on_refusal=parts.on_refusal,
     )
-    routes = [*reads.routes(), *rows.routes(), *ConsoleFiles().routes(), Route(SOCKET_PATH, upgrade_needed)]
-    return WatchEndpoint(authorizer, presence, watches, on_refusal), routes
+    rows = TimelineReads(authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=keys)
+    routes = [
+        *reads.routes(), *pages.routes(), *rows.routes(), *ConsoleFiles().routes(), Route(SOCKET_PATH, upgrade_needed)
+    ]  # fmt: skip
+    return WatchEndpoint(authorizer, presence, parts.watches, parts.on_refusal), routes
 
 
 class WatchEndpoint:

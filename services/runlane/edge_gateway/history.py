@@ -1,9 +1,15 @@
 """Reads a run's stored commits after a position, in order, without a hole."""
 
+import asyncio
+
 from runlane.edge_gateway.view import BEGINNING, RELOCATED, StreamStart, View, ViewCommit
+from runlane.kernel.errors import Retryable
 from runlane_contracts.cursor import Position
 from runlane_contracts.events import LogCompacted
 from runlane_contracts.subjects import RunAddress
+
+_BEHIND_ASKS = 20
+_BEHIND_POLL_S = 0.05
 
 
 class Hole(Exception):
@@ -56,6 +62,18 @@ class History:
                 self._start, self._proven = RELOCATED, True
             else:
                 return self._take(found)
+
+    async def must_go_on(self, max_bytes: int) -> list[ViewCommit]:
+        """As `next`, where the view is known to hold more: a replica that is behind is waited for, never believed.
+
+        Raises: as `next` does.
+        """
+        for _ in range(_BEHIND_ASKS):
+            found = await self.next(max_bytes)
+            if found:
+                return found
+            await asyncio.sleep(_BEHIND_POLL_S)
+        raise Retryable("a replica of the view is behind", retry_after_s=0.5)
 
     def _holds_place(self, commit: ViewCommit) -> bool:
         return commit.first_sequence <= self.sequence <= commit.last_sequence

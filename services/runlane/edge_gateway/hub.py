@@ -152,6 +152,10 @@ class RunHub:
         """Whether everything after a sequence is at hand, without reading history."""
         return sequence >= self.head.sequence or self._ring.holds(sequence)
 
+    def commits_after(self, sequence: int) -> list[ViewCommit]:
+        """What follows a sequence. Only if `holds(sequence)`."""
+        return [entry.commit for entry in self._ring.after(sequence)]
+
     def burst(self, encoder: FactFrames, *, after: int, through: int = 0, max_facts: int = 0) -> Burst:
         """Frames after a sequence, some at a time. Only if `holds(after)` and there is something.
 

@@ -139,7 +139,13 @@ _RUN_ID = _path("run_id")
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1}, "How many at most.")
 _PAGE_TOKEN = _query("page_token", _TEXT, "From the page before.")
 _MIN_SEQUENCE = _query("min_sequence", _COUNT, "Answer once the view has reached it; `not_yet_visible` after 5 s.")
+_WAIT_S = _query(
+    "wait_s", {"type": "number", "minimum": 0},
+    "Answer once there is something after the cursor, or after so many seconds (at most 30) with none and the same "
+    "cursor. `ended`: the run is over, nothing will follow.",
+)  # fmt: skip
 _TYPES_FILTER = _query("types", _TEXT, "Comma separated `family.verb` or `family.*`. A cursor is bound to its filter.")
+_LAST = _query("last", {"type": "integer", "minimum": 1}, "From so many facts before the end, where an item begins.")
 _CURSOR_PARAM = _query("cursor", _CURSOR, "Continue after it.")
 _IDEMPOTENCY = _header("Idempotency-Key", "The client's name for this one intent.")
 _PREFER = _header("Prefer", "`wait=N`: answer with the outcome, if it is there within N seconds.")
@@ -170,7 +176,9 @@ def _runs() -> Json:
         "state", "through_sequence", "reducer_version", "checksum", "cursor",
         state={"type": "object"}, through_sequence=_COUNT, reducer_version=_COUNT, checksum=_TEXT, cursor=_CURSOR,
     )  # fmt: skip
-    page = _object("events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG)
+    page = _object(
+        "events", "cursor", "has_more", events=_list(_ref("Fact")), cursor=_CURSOR, has_more=_FLAG, ended=_FLAG
+    )
     rows = _object(
         "run_id", "rows", "through_sequence", "cursor", "has_more",
         run_id=_ID, rows=_list(_ref("TimelineRow")), through_sequence=_COUNT, timeline_version=_COUNT, cursor=_CURSOR,
@@ -224,8 +232,9 @@ def _runs() -> Json:
         },
         "/v1/runs/{run_id}/events": {
             "get": _get(
-                "History in pages.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER, _MIN_SEQUENCE, ok=_json(page),
-                codes=cursor_codes,
+                "History in pages; with `wait_s` a long poll.", _RUN_ID, _CURSOR_PARAM, _LIMIT, _TYPES_FILTER, _LAST,
+                _MIN_SEQUENCE, _WAIT_S,
+                ok=_json(page), codes=(*cursor_codes, Code.QUOTA_EXCEEDED),
             ),
             "post": _write(
                 "Producer: append facts, all or nothing.", _RUN_ID, body=append, ok={200: _json(appended)},
@@ -269,7 +278,7 @@ def _watch(codes: tuple[Code, ...]) -> Json:
     return _get(
         "Follow a run.", _RUN_ID, _header("Last-Event-ID", "Wins over `cursor`."), _CURSOR_PARAM, _TYPES_FILTER,
         _query("from", {"type": "string", "enum": ["start", "snapshot", "now"]}, "Without a cursor; else: snapshot."),
-        _query("previews", _FLAG, "Also what is not a fact yet."), _MIN_SEQUENCE,
+        _query("previews", _FLAG, "Also what is not a fact yet."), _LAST, _MIN_SEQUENCE,
         ok=stream, codes=codes, on_204={"description": "The run is over and the reader has all of it."},
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from runlane.edge_gateway.frames import SSE, FactFrames, Wire
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.hub import Hubs, RunHub
+from runlane.edge_gateway.last import before_last
 from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.outgoing import Plan
 from runlane.edge_gateway.queries import WatchRequest, opened_cursor
@@ -48,7 +49,10 @@ class Planner:
             Retryable: the view does not answer.
         """
         encoder = FactFrames(self._keys, hub.run, request.types, wire)
-        asked = Asked(opened_cursor(encoder, request.cursor), request.start, request.sticky)
+        cursor = opened_cursor(encoder, request.cursor)
+        if cursor is None and request.last:
+            cursor = await before_last(self._hubs.states, self._hubs.view, hub.run, hub.head, request.last)
+        asked = Asked(cursor, request.start, request.sticky)
         previews = await stack.enter_async_context(hub.with_previews()) if request.previews else None
         decision, history, first_page = await self._decide(hub, asked)
         if isinstance(decision, AlreadyEnded | AheadOfView) or await self._nothing_left(hub, asked, decision, encoder):

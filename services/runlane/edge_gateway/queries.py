@@ -1,5 +1,6 @@
 """Parameters of requests, checked. What makes no sense is refused by name before anything is read."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast, get_args
@@ -13,6 +14,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.resume import From
 
 MAX_SEQUENCE = 2**53
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STARTS: frozenset[str] = frozenset(get_args(From))
 Params = dict[str, str]
 
@@ -27,6 +29,8 @@ class WatchRequest:
     cursor: str | None = None
     sticky: bool = False
     min_sequence: int = 0
+    last: int = 0
+    """Without a cursor: from so many facts before the end on, at least. 0: not asked for."""
 
 
 def watch_request(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> WatchRequest:
@@ -39,6 +43,7 @@ def watch_request(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Watch
     previews = params.get("previews") or "false"
     if previews not in {"true", "false"}:
         raise ProblemError(Code.INVALID_REQUEST, "previews: true or false")
+    last = last_param(params, unless=("from",))
     return WatchRequest(
         types=types_param(params),
         previews=previews == "true",
@@ -46,6 +51,7 @@ def watch_request(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Watch
         cursor=last_event_id or params.get("cursor") or None,
         sticky=bool(last_event_id),
         min_sequence=integer(params, "min_sequence", default=0),
+        last=last,
     )
 
 
@@ -66,6 +72,25 @@ def integer(params: Params, name: str, *, default: int, minimum: int = 0, maximu
     if not minimum <= value <= maximum:
         raise ProblemError(Code.INVALID_REQUEST, f"{name}: an integer from {minimum} to {maximum}")
     return value
+
+
+def last_param(params: Params, *, unless: Iterable[str]) -> int:
+    """The `last` parameter; 0 if it is not there. Raises ProblemError 400, also beside what says otherwise."""
+    last = integer(params, "last", default=0, minimum=1)
+    for name in unless:
+        if last and params.get(name):
+            raise ProblemError(Code.INVALID_REQUEST, f"last, {name}: one of the two")
+    return last
+
+
+def seconds(params: Params, name: str, *, maximum: float) -> float | None:
+    """A duration, with decimals if need be; more than the maximum is the maximum. Raises ProblemError 400."""
+    text = params.get(name)
+    if not text:
+        return None
+    if _SECONDS.fullmatch(text) is None:
+        raise ProblemError(Code.INVALID_REQUEST, f"{name}: seconds from 0 to {maximum:g}")
+    return min(float(text), maximum)
 
 
 def limit_param(params: Params, *, default: int, maximum: int) -> int:

@@ -141,10 +141,7 @@ class RunStates:
         state, position = kept.state, kept.position
         history = History(self._view, run, position)
         while position.sequence < through:
-            commits = await history.next(FOLD_PAGE_BYTES)
-            if not commits:
-                break
-            for commit in commits:
+            for commit in await history.must_go_on(FOLD_PAGE_BYTES):
                 try:
                     for fact in codec.decode_commit(commit.body).facts:
                         if fact.sequence <= through:
@@ -197,6 +194,11 @@ class EncodedSnapshot:
     position: Position
     status: str
     _body: bytes
+
+    @property
+    def size(self) -> int:
+        """Of the JSON, in bytes."""
+        return len(self._body)
 
     def with_cursor(self, cursor: str) -> bytes:
         """The whole JSON object."""

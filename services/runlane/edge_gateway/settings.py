@@ -121,6 +121,12 @@ class EdgeGatewaySettings(BaseSettings):
     lists_wait_s: float = Field(
         default=2.0, ge=0, le=30, description="How long a list waits for what the log held, before it says `behind`."
     )
+    max_poll_s: float = Field(
+        default=30.0,
+        gt=0,
+        le=300,
+        description="Longest `wait_s` of `GET …/events`; proxies cut what is silent longer.",
+    )
     visible_wait_s: float = Field(
         default=5.0, gt=0, le=60, description="How long a read waits for the view before `not_yet_visible`."
     )

@@ -82,10 +82,7 @@ class Timelines:
         history = History(self._view, run, fold.position)
         compacted = False
         while fold.timeline.through_sequence < through:
-            commits = await history.next(FOLD_PAGE_BYTES)
-            if not commits:
-                break
-            for commit in commits:
+            for commit in await history.must_go_on(FOLD_PAGE_BYTES):
                 for fact in decode_commit(commit.body).facts:
                     if fact.sequence <= through:
                         _apply(run, fold.timeline, fact)

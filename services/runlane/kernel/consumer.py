@@ -187,6 +187,8 @@ def backoff_s(attempt: int, *, first_s: float = 0.2, most_s: float = 30.0) -> fl
 
 
 HandleEach = Callable[[Delivery], Awaitable[Verdict]]
+OnBuried = Callable[[Delivery], Awaitable[None]]
+"""Told of a message that is given up, once its dead letter is durable and before the broker forgets it."""
 Key = Callable[[Delivery], str]
 Share = Callable[[str], str]
 Urgent = Callable[[Delivery], bool]
@@ -243,9 +245,12 @@ class EachConsumer(DurableConsumer):
         urgent: Urgent = never,
         share: Share = all_alike,
         capacity: int | None = None,
+        max_failures: int = MAX_FAILURES,
+        on_buried: OnBuried | None = None,
     ) -> None:
         super().__init__(connection, spec, layout, capacity=capacity)
         self._handle = handle
+        self._max_failures, self._on_buried = max_failures, on_buried
         self._dead_letters = dead_letters
         self._key = key
         self._urgent = urgent
@@ -357,7 +362,7 @@ class EachConsumer(DurableConsumer):
                 trace_of(exc), extra={"event": LogEvent.DELIVERY_RETRIED},
             )  # fmt: skip
             reason = f"{type(exc).__name__} in the handler"
-            return DeadLetter(reason) if delivery.attempt >= MAX_FAILURES else Retry(reason)
+            return DeadLetter(reason) if delivery.attempt >= self._max_failures else Retry(reason)
 
     async def _try_again(self, delivery: Delivery, verdict: Retry) -> None:
         self.stats.retried += 1
@@ -368,6 +373,7 @@ class EachConsumer(DurableConsumer):
     async def _bury(self, delivery: Delivery, verdict: DeadLetter) -> bool:
         try:
             await self._dead_letters.bury(delivery, verdict.reason)
+            await self._tell_buried(delivery)
         except KernelError as exc:
             await self._try_again(delivery, Retry(f"no dead letter could be written: {exc}"))
             return False
@@ -378,6 +384,19 @@ class EachConsumer(DurableConsumer):
         )  # fmt: skip
         await self._respond(delivery, TERMINATE)
         return True
+
+    async def _tell_buried(self, delivery: Delivery) -> None:
+        if self._on_buried is None:
+            return
+        try:
+            await self._on_buried(delivery)
+        except KernelError:
+            raise
+        except Exception as exc:  # noqa: BLE001  it is given up all the same
+            log.error(  # noqa: TRY400
+                "%s: message %d was buried, and nobody could be told: %s", self.spec.durable, delivery.stream_seq,
+                trace_of(exc), extra={"event": LogEvent.DELIVERY_BURIED},
+            )  # fmt: skip
 
     async def _respond(self, delivery: Delivery, verb: bytes) -> None:
         session, reply = self._replies.pop(delivery.stream_seq, (0, ""))

@@ -19,7 +19,7 @@ from typing import Any
 
 import regex
 
-RULES_VERSION = "1"
+RULES_VERSION = "2"
 
 MAX_OPENING_BYTES = 256
 """No opening, with what stands before it, is longer."""
@@ -241,23 +241,32 @@ _ENCODED_BYTES = 20
 
 
 def _in_base64(rule: Rule, alphabet: str) -> Iterator[Rule]:
-    """The rule's token in base64, at each of the three ways its bytes can fall into groups of three.
+    """The rule's token in base64, once and twice, at each of the ways its bytes can fall into groups of three.
 
     Exact, not a guess: each base64 character is limited to what the token's own alphabet can give.
     """
     bytes_ = [frozenset([byte]) for byte in rule.literal_prefix.encode()]
     bytes_ += [_bytes_of(alphabet)] * max(8, _ENCODED_BYTES - len(bytes_))
-    for shift in range(3):
-        classes = _base64_classes(bytes_, shift)
-        fragment = "".join(_leading_literal(classes))
-        if len(fragment) >= _LEAST_FRAGMENT:
-            literal = regex.escape(fragment, special_only=True)
-            rest = [_class(one) for one in classes[len(fragment) :]]
-            yield Rule(
-                id=rule.id, literal_prefix=fragment, description=f"{rule.description}, in base64",
-                opening_gate=literal, gate=literal + "".join(rest[: max(0, _GATED_CHARACTERS + 2 - len(fragment))]),
-                pattern=f"{''.join(rest)}[A-Za-z0-9+/_-]*={{0,2}}",
-            )  # fmt: skip
+    for once in _base64_forms(bytes_):
+        yield from _base64_rule(rule, once, "in base64")
+        as_bytes = [frozenset(ord(both) for char in one for both in (char, _URL_SAFE.get(char, char))) for one in once]
+        for twice in _base64_forms(as_bytes):
+            yield from _base64_rule(rule, twice, "in base64, and that in base64 again")
+
+
+_Classes = list[frozenset[str]]
+
+
+def _base64_rule(rule: Rule, classes: _Classes, how: str) -> Iterator[Rule]:
+    fragment = "".join(_leading_literal(classes))
+    if len(fragment) >= _LEAST_FRAGMENT:
+        literal = regex.escape(fragment, special_only=True)
+        rest = [_class(one) for one in classes[len(fragment) :]]
+        yield Rule(
+            id=rule.id, literal_prefix=fragment, description=f"{rule.description}, {how}", opening_gate=literal,
+            gate=literal + "".join(rest[: max(0, _GATED_CHARACTERS + 2 - len(fragment))]),
+            pattern=f"{''.join(rest)}[A-Za-z0-9+/_-]*={{0,2}}",
+        )  # fmt: skip
 
 
 @cache
@@ -265,7 +274,12 @@ def _bytes_of(alphabet: str) -> frozenset[int]:
     return frozenset(byte for byte in range(128) if regex.fullmatch(alphabet, chr(byte)))
 
 
-def _base64_classes(bytes_: list[frozenset[int]], shift: int) -> list[frozenset[str]]:
+def _base64_forms(bytes_: list[frozenset[int]]) -> Iterator[_Classes]:
+    for shift in range(3):
+        yield _base64_classes(bytes_, shift)
+
+
+def _base64_classes(bytes_: list[frozenset[int]], shift: int) -> _Classes:
     """What each base64 character can be that holds only bits of `bytes_`, which start `shift` bytes into a group."""
     first, last = -(-8 * shift // 6), 8 * (shift + len(bytes_)) // 6
     return [_base64_class(bytes_, 6 * index - 8 * shift) for index in range(first, last)]
@@ -292,7 +306,7 @@ def _characters_of_two(left: frozenset[int], right: frozenset[int], offset: int)
     return frozenset(_BASE64[one | other] for one in high for other in low)
 
 
-def _leading_literal(classes: list[frozenset[str]]) -> Iterator[str]:
+def _leading_literal(classes: _Classes) -> Iterator[str]:
     for one in classes:
         if len(one) > 1:
             return
@@ -305,7 +319,30 @@ def _class(characters: frozenset[str]) -> str:
     return "[" + "".join(regex.escape(one) for one in sorted(both)) + "]"
 
 
+_HEX = "[0-9A-Fa-f]"
+
+
+def _in_percents(rule: Rule, alphabet: str) -> Rule:
+    """The rule's token where characters that need not be are percent-encoded, its first one at least."""
+    first, *others = (f"%{ord(char):02x}" for char in rule.literal_prefix)
+    opening = _any_case(first) + "".join(
+        f"(?:{_any_case(encoded)}|{regex.escape(char, special_only=True)})"
+        for char, encoded in zip(rule.literal_prefix[1:], others, strict=True)
+    )
+    return Rule(
+        id=rule.id, literal_prefix=first, description=f"{rule.description}, percent-encoded", opening=opening,
+        opening_gate=opening, gate=f"{opening}(?:{alphabet}|%{_HEX}{{2}}){{4}}",
+        pattern=rf"(?:{alphabet}|%[2-7]{_HEX}){{16,}}(?:{_WORD}|%[2-7]{_HEX})*",
+    )  # fmt: skip
+
+
+def _any_case(encoded: str) -> str:
+    return "".join(f"[{digit}{digit.upper()}]" if digit.isalpha() else digit for digit in encoded)
+
+
 ENCODED: tuple[Rule, ...] = (
+    *(_in_percents(rule, vendor[2]) for rule, vendor in zip(TOKENS, _VENDORS, strict=False)),
+    _in_percents(_JWT, "[A-Za-z0-9_.-]"),
     *(variant for rule, vendor in zip(TOKENS, _VENDORS, strict=False) for variant in _in_base64(rule, vendor[2])),
     *_in_base64(_JWT, _WORD),
     *_in_base64(Rule(id="private-key", literal_prefix="PRIVATE KEY-----", description="PEM private key", pattern=""),

@@ -36,6 +36,8 @@ from runlane_contracts.streams import Layout
 log = logging.getLogger(__name__)
 
 NAME = "run_supervisor"
+MAX_FAILURES = 6
+"""Unexpected failures of one command, over some five seconds: somebody waits for its outcome, and its run for it."""
 MARKER_TTL_S = 60
 """A deleted lease or moment is shown to who follows for so long; dead ones must not pile up."""
 
@@ -127,6 +129,8 @@ class _Supervisor:
                 dead_letters=DeadLetters(self._publisher, layout, NAME),
                 concurrency=self._settings.command_concurrency,
                 urgent=is_urgent,
+                max_failures=MAX_FAILURES,
+                on_buried=handler.buried,
                 share=lambda subject: layout.subjects.run_of(subject).tenant_id,
             )
             for spec in layout.consumers()

@@ -14,7 +14,8 @@ import msgspec
 from runlane.hosting.telemetry import span_after
 from runlane.kernel.clock import Now
 from runlane.kernel.delivery import Delivery
-from runlane.kernel.errors import Gap, Permanent
+from runlane.kernel.errors import Gap, Permanent, Retryable
+from runlane.kernel.faults import trace_of
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane.kernel.verdict import DONE, DeadLetter, Verdict
@@ -23,6 +24,7 @@ from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.meters import Meters
 from runlane.run_supervisor.re_execution import Parent
 from runlane.run_supervisor.recovery import HandOut, recover
+from runlane_contracts import headers
 from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
 from runlane_contracts.commands import (
     STARTING,
@@ -33,6 +35,7 @@ from runlane_contracts.commands import (
     ReExecuteRun,
     Rejection,
 )
+from runlane_contracts.ids import is_id
 from runlane_contracts.lifecycle import Refused, RunLifecycle
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
@@ -76,6 +79,34 @@ class CommandHandler:
             settled = await self.settle(command)
         await self._wake(self._subjects.outcome(command.tenant_id, command.command_id), encode(settled))
         return DONE
+
+    async def buried(self, delivery: Delivery) -> None:
+        """The delivery is given up, by a fault of ours: its command must not wait for ever. Raises Retryable."""
+        tenant_id, _ = self._subjects.run_of(delivery.subject)
+        command_id = delivery.headers.get(headers.COMMIT_ID, "")
+        known = await self._ledger.find(tenant_id, command_id) if is_id(command_id) else None
+        if known is None or known.status is not LedgerStatus.ACCEPTED:
+            return
+        settled = await self._ledger.settle(await self._given_up(known))
+        self._meters.commands[settled.status.value] += 1
+        await self._wake(self._subjects.outcome(tenant_id, command_id), encode(settled))
+
+    async def _given_up(self, known: LedgerEntry) -> LedgerEntry:
+        settled_at, detail = timestamp(self._now()), "a fault of the service; it has no effect"
+        try:
+            run = await self._run_logs.of(RunAddress(known.tenant_id, known.run_id)).load()
+            applied = run.applied_commands.get(known.command_id)
+        except Retryable:
+            raise
+        except Exception as exc:  # noqa: BLE001  very likely the fault that it was given up for
+            log.error("command %s was given up, and its run cannot be read: %s", known.command_id, trace_of(exc))  # noqa: TRY400
+            applied, detail = None, "a fault of the service; look at the run for whether it had an effect"
+        if applied is not None:  # what it did is in the log; what was to follow is not done
+            return msgspec.structs.replace(
+                known, status=LedgerStatus.APPLIED, settled_at=settled_at, applied_sequence=applied
+            )
+        rejection = Rejection(code=Code.INTERNAL.value, detail=detail)
+        return msgspec.structs.replace(known, status=LedgerStatus.REJECTED, settled_at=settled_at, rejection=rejection)
 
     async def settle(self, command: Command) -> LedgerEntry:
         """The command's outcome; durable, with everything it leads to, when this returns. Raises Retryable."""

@@ -253,3 +253,28 @@ async def test_the_timeline_comes_in_pages_as_it_stands_now_or_stood_then(tmp_pa
         assert [row["phase"] for row in then["rows"]] == ["created", "leased", "started"]
         assert (await edge.get("/v1/runs/run_9/timeline")).json()["code"] == "run_not_found"
         assert (await edge.get("/v1/runs/run_1/timeline", cursor="c1.x.y")).json()["code"] == "cursor_invalid"
+
+
+async def test_the_last_facts_begin_where_an_item_begins_in_pages_and_in_a_watch(tmp_path: Path) -> None:
+    story = a_short_run()  # its tool call is 7, 8, 9
+    async with edge_server(tmp_path) as edge:
+        for commit in story.commits(2):
+            await edge.commit(commit.facts)
+        page = (await edge.get("/v1/runs/run_1/events", last=4)).json()
+        assert [fact["sequence"] for fact in page["events"]] == [7, 8, 9, 10, 11, 12]
+        assert page["has_more"] is False
+        paged = (await edge.get("/v1/runs/run_1/events", last=4, limit=2)).json()
+        rest = (await edge.get("/v1/runs/run_1/events", cursor=paged["cursor"])).json()
+        assert paged["events"] + rest["events"] == page["events"]
+        async with edge.watch("run_1", last=4) as watch:
+            await watch.over()
+        assert watch.frames[0].data["outcome"] == "run_terminal"
+        assert watch.frames[0].data["baseline"]["sequence"] == 6
+        assert watch.sequences == [7, 8, 9, 10, 11, 12]
+        async with edge.watch("run_1", last=4, last_event_id=watch.of("fact")[3].id) as again:
+            await again.over()
+        assert again.sequences == [11, 12]
+        assert len((await edge.get("/v1/runs/run_1/events", last=999)).json()["events"]) == 12
+        for refused in ({"last": 0}, {"last": "x"}, {"last": 3, "types": "run.*"}, {"last": 3, "cursor": "c1.a.b"}):
+            assert (await edge.get("/v1/runs/run_1/events", **refused)).json()["code"] == "invalid_request", refused
+        assert (await edge.get("/v1/runs/run_1/watch", last=3, **{"from": "start"})).status_code == 400

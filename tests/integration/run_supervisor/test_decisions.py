@@ -2,7 +2,7 @@
 
 import asyncio
 
-from support.write_side import WriteSide, a_waiting_run, fact, problem, resolve
+from support.write_side import ASK, WriteSide, a_waiting_run, fact, problem, resolve
 
 
 async def test_a_decision_is_applied_once_and_a_late_one_learns_the_first(side: WriteSide) -> None:
@@ -67,3 +67,21 @@ async def test_a_run_of_a_pool_is_handed_out_once_and_claimed_with_its_lease(sid
     assert (await me.http.post("/v1/pools/gpu/claim", json=ask | {"wait_s": 0})).status_code == 204
     assert await side.types(run_id) == ["run.created", "run.leased"]
     await me.append(run_id, claimed["lease_epoch"], fact("run.started"))
+
+
+async def test_p11_a_question_that_was_revised_is_void_visibly_and_the_next_version_is_decided(side: WriteSide) -> None:
+    """To see it fail: take `old.approval_id == asked_now.approval_id` out of `lifecycle._outdated_by`."""
+    me = side.client()
+    run_id, epoch = await a_waiting_run(me)
+    revised = ASK | {"version": 2, "description": "send the mail to nobody else"}
+    placed = await me.append(run_id, epoch, {"type": "approval.requested", "payload": revised})
+    voided, asked = (await side.facts(run_id))[-2:]
+    assert [one["sequence"] for one in placed] == [asked.sequence]
+    assert (voided.type, asked.type) == ("approval.resolved", "approval.requested")
+    said = (await side.payloads(run_id, "approval.resolved"))[0]
+    assert (said["decision"], said["version"], said["action_digest"]) == ("revoked", 1, "sha256:abc")
+    late = problem(await resolve(me, run_id, expected_version=1), 409, "version_conflict")
+    assert late["recorded"]["version"] == 2
+    assert (await resolve(me, run_id, expected_version=2, action_digest="sha256:abc")).status_code == 200
+    last = (await side.payloads(run_id, "approval.resolved"))[-1]
+    assert (last["decision"], last["version"]) == ("approved", 2)

@@ -43,6 +43,9 @@ class Terminal:
             time.sleep(0.02)
         return self.text
 
+    def press(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
     def end(self, within_s: float = 15.0) -> int:
         deadline = time.monotonic() + within_s
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -72,7 +75,7 @@ def site() -> Iterator[Site]:
 def test_a_run_is_drawn_in_place_with_its_previews_and_what_it_asks(site: Site):
     run_id = site.add(a_waiting_run())
     terminal = Terminal(site, "watch", run_id)
-    terminal.until(f"runlane approve {run_id} a1")
+    terminal.until("a approve  x reject")
     site.wait(_show(site, run_id))
     terminal.until("An apple is being peeled▌")
     resolved = events.ApprovalResolved(approval_id="a1", decision="approved", decided_by="u1", version=1)
@@ -111,3 +114,44 @@ def test_a_lost_connection_shows_and_heals(site: Site):
     site.wait(asyncio.sleep(0))
     site.wait(site.lane.state(run_id, events.RunCancelled()))
     assert terminal.end() == 0
+
+
+def test_keys_decide_once_they_are_confirmed(site: Site):
+    run_id = site.add(a_waiting_run())
+    terminal = Terminal(site, "watch", run_id)
+    terminal.until("a approve  x reject")
+    terminal.press("a")
+    terminal.until("approve “Pay 12.50”?")
+    terminal.press("n")
+    terminal.press("x")
+    terminal.until("reject “Pay 12.50”?")
+    assert "approval.resolved" not in site.lane.types(run_id)
+    terminal.press("y")
+    terminal.until("rejected by")
+    (resolved,) = site.lane.payloads(run_id, "approval.resolved")
+    assert resolved["decision"] == "rejected"
+    site.wait(site.lane.state(run_id, events.RunCancelled()))
+    assert terminal.end() == 0
+
+
+def test_q_leaves_and_changes_nothing(site: Site):
+    run_id = site.add(a_waiting_run())
+    terminal = Terminal(site, "watch", run_id)
+    terminal.until("a approve")
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert f"runlane watch {run_id}" in terminal.text
+    assert site.lane.runs[run_id].life.status == "waiting"
+
+
+def test_the_table_of_runs_follows_what_happens(site: Site):
+    terminal = Terminal(site, "runs", "--follow")
+    terminal.until("no runs yet")
+    run_id = site.add(a_waiting_run())
+    terminal.until("waiting")
+    site.wait(site.lane.state(run_id, events.RunCancelled()))
+    terminal.until("cancelled")
+    site.lane.unreachable = True
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 130
+    assert "Traceback" not in terminal.text

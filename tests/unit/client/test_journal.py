@@ -211,7 +211,10 @@ async def test_a_call_that_people_had_tried_again_is_tried_again_once():
 
 
 async def test_a_secret_in_a_result_is_masked_in_the_log_and_may_be_handed_on_all_the_same():
-    """Fails without `_look_alike`: then the successor's call has other arguments than the one before."""
+    """Fails without `_look_alike`: then the successor's call has other arguments than the one before.
+
+    What it was handed on to is recorded as it is: whoever tries that call again needs the secret.
+    """
     secret = "sk-ant-a1b2c3d4e5f6g7h8i9j0k1l2"
     lane = MortalLane(Death(5, written=True))
 
@@ -224,7 +227,8 @@ async def test_a_secret_in_a_result_is_masked_in_the_log_and_may_be_handed_on_al
         await call(ctx, "weigh")
 
     assert await lane.play(agent) == "completed"
-    assert all(secret.encode() not in bytes(fact.payload) for fact in lane.runs[RUN].facts)
+    held = [fact.type for fact in lane.runs[RUN].facts if secret.encode() in bytes(fact.payload)]
+    assert held == ["tool.requested"]
 
 
 async def test_a_block_runs_again_and_says_that_it_is_done():

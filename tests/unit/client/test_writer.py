@@ -8,6 +8,7 @@ import pytest
 
 from runlane.client import BackoffPolicy, LeaseLost, RequestRefused, RunCancelled, RunWriter, Unreachable
 from runlane_contracts import events
+from runlane_contracts.checkpoint import CHECKPOINT_TYPE
 from runlane_contracts.lifecycle import draft, lose_lease
 from support.eventually import eventually
 from support.memory_lane import MemoryLane
@@ -363,7 +364,7 @@ async def test_p7_previews_that_cannot_leave_are_dropped_and_counted():
 async def test_secrets_are_masked_before_they_leave():
     lane = MemoryLane()
     key = "sk-ant-" + "a1b2c3d4" * 4
-    writer = await RunWriter.start(lane, agent="a", input={"note": f"use {key}"}, retry=FAST)
+    writer = await RunWriter.start(lane, agent="a", input={}, retry=FAST)
     async with writer as run:
         async with run.message() as answer:
             for cut in range(0, len(key), 5):
@@ -375,7 +376,30 @@ async def test_secrets_are_masked_before_they_leave():
     everything = msgspec.json.encode([lane.runs[run.run_id].facts, lane.runs[run.run_id].previews])
     assert key.encode() not in everything
     assert b"hunter2" not in everything
-    assert everything.count(b"[masked:anthropic-key]") == 4
+    assert everything.count(b"[masked:anthropic-key]") == 3
+
+
+async def test_what_the_log_hands_back_to_code_is_kept_as_it_is_and_nothing_else():
+    """Fails without `_handed_back`: whoever tries the call again would be given the mask."""
+    lane = MemoryLane()
+    key = "sk-ant-" + "a1b2c3d4" * 4
+    async with await RunWriter.start(lane, agent="a", input={"key": key}, retry=FAST) as run:
+        call = {"tool_call_id": "c1", "name": f"say {key}", "arguments": {"key": key, "password": "hunter2"}}
+        await run.append(("tool.requested", call), ("tool.completed", {"tool_call_id": "c1", "result": {"key": key}}))
+        kept = {"artifact_id": "a1", "media_type": CHECKPOINT_TYPE, "content": {"key": key}, "name": key}
+        other = {"artifact_id": "a2", "content": {"media_type": CHECKPOINT_TYPE, "key": key}}
+        await run.append(("artifact.completed", kept), ("artifact.completed", other))
+        await run.complete()
+    (created,) = lane.payloads(run.run_id, "run.created")
+    (requested,) = lane.payloads(run.run_id, "tool.requested")
+    (completed,) = lane.payloads(run.run_id, "tool.completed")
+    checkpoint, artifact = lane.payloads(run.run_id, "artifact.completed")
+    mask = "[masked:anthropic-key]"
+    assert created["input"] == {"key": key}
+    assert (requested["name"], requested["arguments"]) == (f"say {mask}", call["arguments"])
+    assert completed["result"] == {"key": mask}
+    assert (checkpoint["content"], checkpoint["name"]) == ({"key": key}, mask)
+    assert artifact["content"]["key"] == mask
 
 
 async def test_masking_can_be_switched_off():

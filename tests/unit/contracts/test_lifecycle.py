@@ -286,8 +286,27 @@ def test_p11_a_question_about_an_action_that_changed_is_void_and_says_so(newer: 
 
 def test_a_question_stays_when_the_action_does() -> None:
     run = owned().then(a_call("old"), about("old")).run
-    for same in (a_call("old"), about("old", version=2), about("other", "a2", tool_call_id="c2")):
+    for same in (a_call("old"), about("other", "a2", tool_call_id="c2")):
         assert [one.type for one in admit(run, same)] == [same.TYPE]
+
+
+@pytest.mark.parametrize("digest", ["old", "new"])
+def test_p11_a_version_that_was_revised_is_void_and_says_so_before_the_next(digest: str) -> None:
+    """To see it fail: take `old.approval_id == asked_now.approval_id` out of `_outdated_by`."""
+    story = owned().then(a_call("old"), about("old"))
+    revoked, asked = admit(story.run, about(digest, version=2))
+    assert (revoked.type, asked.type) == ("approval.resolved", "approval.requested")
+    said = decode_json(revoked.payload)
+    assert (said["version"], said["decision"], said["action_digest"]) == (1, "revoked", "old")
+    assert said["reason"] == lifecycle.REVISED
+    written = [events.decode_payload(one.type, one.payload) for one in (revoked, asked)]
+    approval = story.then(*written).run.approvals["a1"]  # type: ignore[arg-type]
+    assert (approval.request.version, approval.resolution, approval.votes) == (2, None, ())
+
+
+def test_p11_a_question_may_be_revised_twice_in_one_commit() -> None:
+    types = [one.type for one in admit(owned().run, about("d"), about("e", version=2), about("f", version=3))]
+    assert types == ["approval.requested", *["approval.resolved", "approval.requested"] * 2]
 
 
 def test_p11_one_action_never_has_two_open_questions() -> None:

@@ -124,6 +124,21 @@ def test_open_approvals_are_those_without_a_decision() -> None:
     assert state["items"]["approval:a1"]["ended_at"] == at(7)
 
 
+def test_a_question_that_was_revised_waits_anew_and_keeps_nothing_of_what_was_said_before() -> None:
+    story = a_waiting_run()
+    asked = fold(story)["items"]["approval:a1"]
+    revoked = events.ApprovalResolved(
+        approval_id="a1", decision="revoked", decided_by="system", version=1, reason="r", approved_by=("u1",)
+    )
+    again = events.ApprovalRequested(approval_id="a1", description="d2", risk="low", version=2, action_digest="x")
+    state = fold(story.then(revoked, again))
+    item = state["items"]["approval:a1"]
+    assert [one["id"] for one in reducer.open_approvals(state)] == ["a1"]
+    assert (item["status"], item["version"], item["description"]) == ("waiting", 2, "d2")
+    assert not {"decision", "decided_by", "reason", "approved_by", "votes", "ended_at"} & item.keys()
+    assert item["first_sequence"] == asked["first_sequence"]
+
+
 @pytest.mark.parametrize(("outcome", "status"), [("executed", "completed"), ("not_executed", "failed")])
 def test_a_reconciled_call_is_what_was_found_out(outcome: str, status: str) -> None:
     story = begun().then(

@@ -217,3 +217,58 @@ def test_a_cancel_is_urgent_and_a_message_that_mentions_one_is_not() -> None:
     assert is_urgent(delivery(world.command("run.cancel")))
     assert not is_urgent(delivery(world.command("message.send", content={"type": "run.cancel"})))
     assert not is_urgent(Delivery("s", b'"type":"run.cancel"', {}, "S", 1, 1, 1, 0, 0, ""))
+
+
+def with_id(order: Delivery, command_id: str = "cmd_1") -> Delivery:
+    return msgspec.structs.replace(order, headers={"Nats-Msg-Id": command_id})
+
+
+async def test_a_command_that_is_given_up_ends_in_the_ledger_and_its_waiter_is_told() -> None:
+    """To see it fail: let `buried` return at once; the entry stays `accepted` until it ages out."""
+    world = World()
+    start = world.command("run.start", agent="a")
+    order = with_id(await world.accepted(start))
+    await world.handler().buried(msgspec.structs.replace(order, data=b"nonsense"))
+    entry = await world.entry(start)
+    assert entry.status is LedgerStatus.REJECTED
+    assert entry.rejection is not None
+    assert entry.rejection.code == "internal"
+    assert entry.settled_at is not None
+    assert world.woken == [("rl.outcome.demo.cmd_1", entry)]
+
+
+async def test_a_command_that_is_given_up_after_its_facts_were_written_is_applied() -> None:
+    world = World()
+    start = world.command("run.start", agent="a")
+    order = with_id(await world.accepted(start))
+    world.work.refuse_next = 1
+    with pytest.raises(Retryable):
+        await world.handler().handle(order)
+    await world.handler().buried(order)
+    entry = await world.entry(start)
+    assert (entry.status, entry.applied_sequence) == (LedgerStatus.APPLIED, 1)
+
+
+async def test_a_command_whose_run_cannot_be_read_is_not_said_to_have_no_effect() -> None:
+    class Unreadable(MemoryEventLog):
+        def read(self, *_: Any, **__: Any) -> Any:
+            raise ZeroDivisionError
+
+    world = World()
+    start = world.command("run.start", agent="a")
+    await world.handler(Unreadable()).buried(with_id(await world.accepted(start)))
+    rejection = (await world.entry(start)).rejection
+    assert rejection is not None
+    assert "look at the run" in (rejection.detail or "")
+
+
+async def test_burying_what_has_an_outcome_or_is_not_known_changes_nothing() -> None:
+    world = World()
+    start = world.command("run.start", agent="a")
+    order = with_id(await world.accepted(start))
+    await world.handler().handle(order)
+    before = (await world.entry(start), len(world.woken))
+    await world.handler().buried(order)
+    await world.handler().buried(with_id(order, "cmd_unknown"))
+    await world.handler().buried(delivery(start))
+    assert (await world.entry(start), len(world.woken)) == before

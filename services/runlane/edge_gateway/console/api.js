@@ -4,6 +4,7 @@ import { canonicalJson, parseJson } from "./json.js";
 
 const READ_TIMEOUT_MS = 15_000;
 const COMMAND_TIMEOUT_MS = 20_000;
+const CONTENT_TIMEOUT_MS = 120_000;
 
 /** The server said no, with a stable code. */
 export class Problem extends Error {
@@ -35,8 +36,12 @@ export class Api {
     this.token = token;
   }
 
-  runs({ status = "", pageToken = "", limit = 50, signal } = {}) {
-    return this.#get("/v1/runs", { status, page_token: pageToken, limit }, signal);
+  runs({ status = "", agent = "", session = "", pageToken = "", limit = 50, signal } = {}) {
+    return this.#get("/v1/runs", { status, agent, session_id: session, page_token: pageToken, limit }, signal);
+  }
+
+  run(runId, { signal } = {}) {
+    return this.#get(`/v1/runs/${encodeURIComponent(runId)}`, {}, signal);
   }
 
   waitingApprovals({ signal } = {}) {
@@ -49,6 +54,18 @@ export class Api {
 
   snapshot(runId, { atSequence, signal } = {}) {
     return this.#get(`/v1/runs/${encodeURIComponent(runId)}/snapshot`, { at_sequence: atSequence }, signal);
+  }
+
+  commandByKey(idempotencyKey, { signal } = {}) {
+    return this.#get("/v1/commands", { idempotency_key: idempotencyKey }, signal);
+  }
+
+  /** Content that was too large for a fact: `{blob, type}`. */
+  async content(ref, { signal } = {}) {
+    const path = ref.startsWith("/v1/content/") ? ref : `/v1/content/${encodeURIComponent(ref)}`;
+    const timeout = AbortSignal.timeout(CONTENT_TIMEOUT_MS);
+    const response = await this.#fetch(path, { signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]) });
+    return { blob: await response.blob(), type: response.headers.get("Content-Type") ?? "" };
   }
 
   /** Ask for something; the answer is the outcome, or the ledger entry when it takes longer than the server waits. */

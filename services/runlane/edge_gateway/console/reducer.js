@@ -6,6 +6,7 @@
  */
 
 import { canonicalJson } from "./json.js";
+import { sha256 } from "./sha256.js";
 
 export const REDUCER_VERSION = 1;
 
@@ -82,12 +83,16 @@ export function adopt(state) {
   };
 }
 
-/** `sha256:<hex>` over the canonical JSON of the whole state; null where the browser has no digest (plain HTTP). */
-export async function checksum(state) {
-  if (globalThis.crypto?.subtle === undefined) return null;
-  const bytes = new TextEncoder().encode(canonicalJson(state));
-  const digest = await crypto.subtle.digest("SHA-256", bytes);
-  return `sha256:${Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+/** `sha256:<hex>` over the canonical JSON of the whole state. */
+export function checksum(state) {
+  return hashText(canonicalJson(state));
+}
+
+/** `sha256:<hex>` of a text, as UTF-8. Browsers keep their own digest from pages that came over plain HTTP. */
+export async function hashText(text) {
+  const bytes = new TextEncoder().encode(text);
+  const digest = globalThis.crypto?.subtle === undefined ? sha256(bytes) : new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return `sha256:${Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /**
@@ -275,6 +280,9 @@ function keep(target, payload, ...names) {
 
 // --- items --------------------------------------------------------------------------------------------------
 
+// What was said about a question in the version before says nothing about the one that is asked now.
+const OF_ANOTHER_VERSION = ["votes", "approved_by", "decision", "decided_by", "reason"];
+
 function reduceItem(state, fact, verb, payload) {
   const [kind, id] = identify(fact, payload);
   const key = `${kind}:${id}`;
@@ -293,7 +301,7 @@ function reduceItem(state, fact, verb, payload) {
   if (isSet(fact.turn_id)) item.turn_id = fact.turn_id;
   if (isSet(fact.task_id) && kind !== "task") item.task_id = fact.task_id;
   if (isSet(fact.parent_id)) item.parent_id = fact.parent_id;
-  if (fact.type === "approval.requested") delete item.votes; // who approved another version did not approve this one
+  if (fact.type === "approval.requested") for (const name of OF_ANOTHER_VERSION) delete item[name];
   if (OPEN_ITEM_STATUS.has(item.status)) delete item.ended_at;
   else item.ended_at = at;
   if (!KNOWN_TYPES.has(fact.type)) item.type = fact.type;

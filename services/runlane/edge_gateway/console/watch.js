@@ -37,10 +37,12 @@ export class Watch {
   #attempt = 0;
   #gaps = 0;
   #connected = 0; // how often a stream was opened
+  #isLive = false; // caught up: what comes now has just happened
   #catchUp = null; // {from, sequence}: where this connection resumed, to say so when it is caught up
 
   /**
-   * `on.connection({phase, …})`, `on.changed(keys | null)` (null: everything), `on.notice({kind, text})`.
+   * `on.connection({phase, …})`, `on.changed(keys | null)` (null: everything), `on.notice({kind, text})`,
+   * `on.arrived(fact)` for each fact that came as it happened.
    */
   constructor(api, model, on) {
     this.#api = api;
@@ -217,6 +219,7 @@ export class Watch {
     if (hello.reducer_version > REDUCER_VERSION) throw new NotUnderstood(`Reducer version ${hello.reducer_version}`);
     const { sequence } = this.#model;
     this.#connected += 1;
+    this.#isLive = false;
     this.#catchUp = null;
     if (hello.outcome === "reset_required") {
       this.#on.notice({ kind: "reset", text: `reset (${hello.reason ?? "no reason given"}): taking a snapshot` });
@@ -238,6 +241,7 @@ export class Watch {
 
   #apply(fact, cursor) {
     const keys = this.#model.apply(fact, cursor);
+    if (this.#isLive) this.#on.arrived(fact);
     if (this.#catchUp !== null && this.#model.sequence >= this.#catchUp.to) this.#announceResumed();
     this.#on.changed(keys);
   }
@@ -249,6 +253,7 @@ export class Watch {
   #synced() {
     this.#attempt = 0;
     this.#gaps = 0;
+    this.#isLive = true;
     this.#announceResumed();
     this.#on.connection({ phase: "live" });
   }

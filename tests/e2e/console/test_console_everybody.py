@@ -105,7 +105,8 @@ def a_busy_run() -> Story:
         traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )  # fmt: skip
     for number in range(9):
-        story.then(events.ToolRequested(tool_call_id=f"t{number}", name="read_ticket", arguments={"id": f"UI-{number}"}),
+        arguments = {"id": f"UI-{number}"}
+        story.then(events.ToolRequested(tool_call_id=f"t{number}", name="read_ticket", arguments=arguments),
                    events.ToolCompleted(tool_call_id=f"t{number}", result={"state": "closed"}))  # fmt: skip
     return story.then(
         events.ToolRequested(tool_call_id="c1", name="run_tests", arguments={"command": "pytest -q"}),

@@ -124,7 +124,8 @@ ROWS = """async ({facts}) => {
   for (const fact of parseJson(facts)) model.apply(fact, null);
   const items = Object.entries(model.state.items).filter(([key]) => key !== "plan:plan")
     .map(([key, item]) => ({ key, item, sequence: item.first_sequence }));
-  const others = [...model.runFacts.keys(), ...model.state.marks.map((mark) => mark.sequence)].map((sequence) => ({ sequence }));
+  const alone = [...model.runFacts.keys(), ...model.state.marks.map((mark) => mark.sequence)];
+  const others = alone.map((sequence) => ({ sequence }));
   const entries = [...items, ...others].sort((a, b) => a.sequence - b.sequence);
   return rowsOf(entries, () => false).filter((row) => row.items !== undefined || row.item !== undefined)
     .map((row) => (row.items ?? [row.item]).map((item) => `${item.kind}:${item.id}`));

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runlane.edge_gateway.memory_view import MemoryView
 from runlane.hosting.authorizer import Principal, Right
@@ -20,7 +20,7 @@ from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 from support.eventually import eventually
 from support.runs import Story
-from support.websocket import KEY, QUICK, RpcError, door
+from support.websocket import KEY, QUICK, RpcError, WsClient, door
 
 RUN = RunAddress("acme", "run_1")
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -266,6 +266,46 @@ async def test_more_requests_than_may_be_outstanding_are_refused_and_acknowledge
         assert await client.call("ping") == {}
         go_on.set()
         assert (await client.answer("c0"))["status"] == (await client.answer("c1"))["status"] == "accepted"
+
+
+async def test_a_batch_that_waits_for_nothing_is_never_refused_and_one_that_does_is_in_part() -> None:
+    async with door(limits=replace(QUICK, max_requests=2)) as gateway, gateway.client() as client:
+        go_on = asyncio.Event()
+        gateway.commands.wait = go_on.wait
+        for index in range(2):
+            await client.send(a_command(f"c{index}"))
+        ping = {"jsonrpc": "2.0", "method": "ping"}
+        await client.send([ping | {"id": "p1"}, ping | {"id": "p2"}])
+        assert [one["result"] for one in await client.more()] == [{}, {}]
+        await client.send([ping | {"id": "p3"}, a_command("c3")])
+        first, second = await client.more()
+        assert (first["result"], second["error"]["code"]) == ({}, -32001)
+        await client.send([7, a_command("c4")])
+        assert [one["error"]["code"] for one in await client.more()] == [-32600, -32001]
+        go_on.set()
+
+
+async def test_a_fault_of_ours_ends_one_connection_by_name() -> None:
+    async with door() as gateway, gateway.client() as client, gateway.client() as other:
+        session = max(gateway.sessions._sessions, key=lambda one: one._socket.heard_at)
+
+        def broken(_text: bytes) -> None:
+            raise RuntimeError("no")
+
+        session._write = broken  # type: ignore[method-assign]
+        await other.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        ended, fine = (other, client) if await _is_closed(other) else (client, other)
+        assert (await ended.closed())[0] == 1011
+        assert await fine.call("ping") == {}
+
+
+async def _is_closed(client: WsClient) -> bool:
+    try:
+        await client.more()
+    except ConnectionClosed:
+        return True
+    return False
 
 
 async def test_each_of_many_random_calls_gets_one_answer_under_its_id() -> None:

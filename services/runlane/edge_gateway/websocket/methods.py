@@ -102,13 +102,16 @@ class Methods:
             "auth/renew": self._renew,
         }
 
-    async def answer(self, call: Call) -> Answer:
-        """What a call is answered; an error is an answer too."""
+    async def answer(self, call: Call, *, is_full: bool) -> Answer:
+        """What a call is answered; an error is an answer too. `is_full`: what has to wait is refused."""
         method = self._methods.get(call.method)
         if method is None:
             return Answer(failure(call, MethodUnknown()))
         if not self.initialized and call.method not in self.FIRST:
             return _not_initialized(call)
+        if is_full and call.method in self.SLOW:
+            busy = ProblemError(Code.OVERLOADED, "too many requests are outstanding", retry_after_s=1.0)
+            return Answer(failure(call, busy))
         try:
             return await method(call)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the connection goes on

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from runlane_contracts.audit import PLATFORM
 from runlane_contracts.streams import Layout
 
 
@@ -129,11 +130,14 @@ def _audit_sink(layout: Layout) -> BrokerUser:
     stream = layout.audit_stream
     return _service(
         "audit_sink",
-        "The only one that writes the audit. Reads what it is made of by its own durables.",
+        "The only one that writes the audit. Reads what it is made of by its own durables, and the broker's log.",
         layout,
-        publish=(layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}"),
+        publish=(
+            layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}",
+            layout.subjects.intake(PLATFORM, "broker"),
+        ),
         buries=False,
-    )
+    )  # fmt: skip
 
 
 def _metrics_aggregator(layout: Layout) -> BrokerUser:

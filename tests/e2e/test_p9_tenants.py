@@ -27,6 +27,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from runlane.cli.main import VERBS, runlane
+from runlane_contracts.audit import PLATFORM
 from runlane_contracts.subjects import Subjects
 from support.eventually import eventually
 from support.product import Product, Wire, fact, product
@@ -346,6 +347,14 @@ async def test_p9_outside_users_of_the_broker_are_refused_alike_what_is_and_what
         assert answers[0] == answers[1] == answers[2]
         assert set(answers[0]) == {'nats: permissions violation for publish to "SUBJECT"'}
         await client.close()
+
+    async def audited() -> bool:
+        _, shown, _ = await up.cli("audit", "show", "--tenant", PLATFORM, "--json")
+        found = [json.loads(line) for line in shown.splitlines()]
+        about = {(one["actor"]["id"], one["outcome"]) for one in found if theirs.run_id in one["target"]["id"]}
+        return about == {("observer", "forbidden"), ("subscriber", "forbidden")}
+
+    await eventually(audited, within_s=30, every_s=0.5)
 
 
 @pytest.fixture(autouse=True)

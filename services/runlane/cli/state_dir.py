@@ -82,6 +82,10 @@ class StateDir:
         return self.path / "nats"
 
     @property
+    def broker_log(self) -> Path:
+        return self.nats_store / "server.log"
+
+    @property
     def read_store_url(self) -> str:
         return f"sqlite+aiosqlite:///{self.path.absolute() / 'read.sqlite'}"
 

@@ -50,9 +50,11 @@ from runlane.hosting.http import (
     json_response,
     method_not_allowed,
 )
+from runlane.hosting.http_meter import HttpMeter
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
+from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
@@ -81,8 +83,9 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
-        sockets = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
-        await enter(sockets.ticking())
+        sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
+        sockets = _sockets(settings, sessions, authorizer, view, hubs, crowd, meters, refusals.of_http)
+        await enter(sessions.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
@@ -113,7 +116,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
-                sockets=_sockets(settings, sockets, authorizer, view, hubs, crowd, meters, refusals.of_http),
+                sockets=sockets,
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
             drain=drain,
@@ -268,8 +271,12 @@ class EdgeApp:
         self._on_refusal = on_refusal
         self._routes = list(routes)
         self._api_routes = [route for route in routes if isinstance(route, Route) and route.path.startswith(_API)]
-        self._own = application([*routes, *desk.routes(), Route("/openapi.json", _openapi)], on_refusal=on_refusal)
-        self._watching = Problems(watch, on_refusal)
+        self._own = application(
+            [*routes, *desk.routes(), Route("/openapi.json", _openapi)], on_refusal=on_refusal, service=NAME
+        )
+        self._watching: ASGIApp = Problems(watch, on_refusal)
+        if is_tracing():  # else an open watch holds nothing but itself
+            self._watching = HttpMeter(self._watching, NAME, route="/v1/runs/{run_id}/watch")
         self._elsewhere = elsewhere
 
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":

@@ -1,6 +1,7 @@
 """Reads a run's stored commits after a position, in order, without a hole."""
 
 import asyncio
+from dataclasses import dataclass
 
 from runlane.edge_gateway.view import BEGINNING, StreamStart, View, ViewCommit
 from runlane.kernel.errors import Retryable
@@ -9,6 +10,7 @@ from runlane_contracts.subjects import RunAddress
 
 _BEHIND_ASKS = 20
 _BEHIND_POLL_S = 0.05
+SMALL_PAGE_BYTES = 64 * 1024
 
 
 class Hole(Exception):
@@ -18,6 +20,18 @@ class Hole(Exception):
         super().__init__(f"{run.tenant_id}/{run.run_id}: expected sequence {expected}, the view goes on at {got}")
         self.expected = expected
         self.got = got
+
+
+@dataclass(slots=True)
+class HistoryRoom:
+    """What all readers together hold of history. When it is used up, they read little at a time."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+    def page_bytes(self, wanted_bytes: int) -> int:
+        """How much one may read now."""
+        return wanted_bytes if self.used_bytes < self.max_bytes else min(wanted_bytes, SMALL_PAGE_BYTES)
 
 
 class History:

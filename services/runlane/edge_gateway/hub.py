@@ -16,10 +16,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from runlane.edge_gateway.burst import Burst, BurstMaker
 from runlane.edge_gateway.frames import FactFrames
-from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.history import History, HistoryRoom, Hole
 from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import (
@@ -53,10 +53,12 @@ class HubLimits:
 
     ring_bytes: int = 1024 * 1024
     preview_bytes: int = 256 * 1024
+    total_preview_bytes: int = 64 * 1024 * 1024
     total_ring_bytes: int = 128 * 1024 * 1024
     burst_bytes: int = 32 * 1024
     page_bytes: int = 512 * 1024
     history_readers: int = 32
+    history_bytes: int = 32 * 1024 * 1024
     linger_s: float = 10.0
     sweep_s: float = 5.0
     read_timeout_s: float = 10.0
@@ -124,6 +126,11 @@ class RunHub:
     def history_slots(self) -> asyncio.Semaphore:
         """How many may read history at a time, over all hubs."""
         return self._owner.history_slots
+
+    @property
+    def history_room(self) -> HistoryRoom:
+        """What readers may hold of it, over all hubs."""
+        return self._owner.history_room
 
     @property
     def status(self) -> str:
@@ -215,7 +222,7 @@ class RunHub:
             async with self._preview_lock:
                 if self.previews is None:
                     self._preview_live = await self._owner.feed.previews(self.run, self._on_previews)
-                    self.previews = PreviewLanes(self._owner.limits.preview_bytes)
+                    self.previews = PreviewLanes(self._owner.limits.preview_bytes, self._owner.preview_budget)
                 lane = self.previews
             yield lane
         finally:
@@ -225,8 +232,14 @@ class RunHub:
 
     def _leave_previews(self) -> None:
         if self._preview_users == 0 and self._preview_live is not None and self._live is not None:
-            subscription, self._preview_live, self.previews = self._preview_live, None, None
+            subscription, self._preview_live = self._preview_live, None
+            self._drop_previews()
             self._owner.spawn(subscription.close())
+
+    def _drop_previews(self) -> None:
+        if self.previews is not None:
+            self.previews.close()
+            self.previews = None
 
     # --- opening and closing ------------------------------------------------------------------------------
 
@@ -262,7 +275,8 @@ class RunHub:
         """Unsubscribe. May be called again."""
         self.closed = True
         subscriptions = [one for one in (self._live, self._preview_live) if one is not None]
-        self._live = self._preview_live = self.previews = None
+        self._live = self._preview_live = None
+        self._drop_previews()
         self._owner.ring_bytes -= self._counted_bytes
         self._counted_bytes = 0
         for subscription in subscriptions:
@@ -389,6 +403,8 @@ class Hubs:
         self.limits = limits
         self.meters = meters
         self.ring_bytes = 0
+        self.preview_budget = PreviewBudget(limits.total_preview_bytes)
+        self.history_room = HistoryRoom(limits.history_bytes)
         self.history_slots = asyncio.Semaphore(limits.history_readers)
         self._jitter = jitter
         self._hubs: dict[RunAddress, RunHub] = {}

@@ -70,4 +70,5 @@ def report(meters: Meters, service: str) -> None:
         rises=True,
     )
     observe(Metric.PREVIEWS_MERGED, lambda: [(meters.previews.merged, labels)], rises=True)
+    observe(Metric.FORCED_RESYNCS, lambda: [(meters.resets, labels)], rises=True)
     observe(Metric.HISTORY_PAGES, lambda: [(meters.history_pages, labels)], rises=True)

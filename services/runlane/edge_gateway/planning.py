@@ -85,7 +85,7 @@ class Planner:
         history = History(self._hubs.view, hub.run, decision.after)
         try:
             async with self._hubs.history_slots:
-                return decision, history, tuple(await history.next(self._page_bytes))
+                return decision, history, tuple(await history.next(hub.history_room.page_bytes(self._page_bytes)))
         except Hole as hole:
             return decide(asked, hub.standing(hole.got), settled=True), None, ()
 

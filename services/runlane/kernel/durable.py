@@ -100,6 +100,10 @@ class DurableConsumer(ABC):
         if self._session is not None:
             self._session.lose("giving way")
 
+    @abstractmethod
+    def oldest_in_hand_ns(self) -> int:
+        """When the oldest of what is in hand was stored, since 1970; 0: nothing is."""
+
     # --- for the two kinds ------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -12,6 +12,7 @@ from msgspec import Struct
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.spans import measured
 from runlane.hosting.tasks import task_group
 from runlane.hosting.telemetry import observe
 from runlane.kernel.connection import Connection
@@ -55,7 +56,7 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
         views = [DirectView(connection, reader, layout, index) for index in range(layout.log_streams)]
         projector = _projector(settings, store, views)
         consumers = _consumers(settings, connection, layout, projector)
-        _report(projector, consumers)
+        _report(projector)
         async with task_group() as tasks:
             for consumer in consumers:
                 tasks.create_task(consumer.run())
@@ -99,7 +100,7 @@ def _consumers(
                 connection,
                 spec,
                 layout,
-                handler.handle,
+                measured(handler.handle, spec, layout.subjects),
                 max_batch=settings.batch_messages,
                 max_batch_bytes=settings.batch_bytes,
                 on_active=handler.resume,
@@ -109,12 +110,8 @@ def _consumers(
     return consumers
 
 
-def _report(projector: Projector, consumers: Sequence[BatchConsumer]) -> None:
+def _report(projector: Projector) -> None:
     observe(Metric.FACTS, lambda: [(projector.facts, {Attribute.SERVICE: NAME})], rises=True)
-    observe(
-        Metric.CONSUMER_LAG,
-        lambda: [(one.stats.lag, {Attribute.SERVICE: NAME, Attribute.DURABLE: one.spec.durable}) for one in consumers],
-    )
 
 
 async def _health(projector: Projector, consumers: Sequence[BatchConsumer]) -> Health:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from runlane.edge_gateway.websocket.limits import SocketLimits
 from runlane.edge_gateway.websocket.session import Session
@@ -12,8 +14,11 @@ from runlane.hosting.http import ProblemError
 from runlane.kernel.clock import Now
 from runlane_contracts.problems import Code
 from runlane_contracts.resume import EndReason
+from runlane_contracts.telemetry import LogEvent
 
 _AT_ONCE = 256
+
+_log = logging.getLogger("runlane.edge_gateway.websocket")
 
 
 class Sessions:
@@ -48,7 +53,7 @@ class Sessions:
             await asyncio.sleep(every_s)
             now, today = loop.time(), self._now()
             for done, session in enumerate(tuple(self._sessions)):
-                session.tick(now, today)
+                _look_at(session, now, today)
                 if done % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)  # others go on in between
 
@@ -89,3 +94,11 @@ class Sessions:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * self.limits.goodbye_s):
                     await self._nobody.wait()
+
+
+def _look_at(session: Session, now: float, today: datetime) -> None:
+    """What fails for one connection must not end the looking at all of them."""
+    try:
+        session.tick(now, today)
+    except Exception:  # noqa: BLE001
+        _log.exception("a connection could not be looked at", extra={"event": LogEvent.SERVICE_FAILED})

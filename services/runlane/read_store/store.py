@@ -63,8 +63,8 @@ class ReadStore:
     def __init__(self, engines: Engines, *, timeout_s: float) -> None:
         self._engines = engines
         self._timeout_s = timeout_s
-        self._upsert_runs = statements.upsert(engines.dialect, runs)
-        self._upsert_items = statements.upsert(engines.dialect, items)
+        self._upsert_runs = statements.Upsert(engines.writer.dialect, runs)
+        self._upsert_items = statements.Upsert(engines.writer.dialect, items)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10.0, readers: int = 4) -> Self:
@@ -223,9 +223,9 @@ class ReadStore:
         async with self.writing() as connection:
             await _advance(connection, self._engines.dialect, before, position)
             if run_rows:
-                await connection.execute(self._upsert_runs, run_rows)
+                await self._upsert_runs.execute(connection, run_rows)
             if rows_of_items:
-                await connection.execute(self._upsert_items, rows_of_items)
+                await self._upsert_items.execute(connection, rows_of_items)
         return Progress(
             generation=before.generation,
             reducer_version=before.reducer_version,

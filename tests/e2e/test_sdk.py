@@ -294,7 +294,9 @@ async def test_a_producer_that_is_asked_to_cancel_ends_its_run_itself(transport:
     assert await status_of(transport, run_id) == "cancelled"
 
 
-async def test_a_run_that_failed_is_executed_again_from_where_its_agent_stood(running: Product, transport: HttpTransport):
+async def test_a_run_that_failed_is_executed_again_from_where_its_agent_stood(
+    running: Product, transport: HttpTransport
+):
     """To see it fail: let the new run begin without the checkpoint, or let `Journal.learn` pass over it."""
     run_id, pool = fresh("first"), fresh("pages")
     read: list[int] = []

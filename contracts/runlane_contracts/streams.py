@@ -162,7 +162,6 @@ class Layout(Struct, frozen=True, kw_only=True):
                 description="The authoritative record: one message is one commit of one run.",
                 fsync=True,
                 max_bytes=self.max_bytes,
-                deny_delete=True,
             )
             for index in range(self.log_streams)
         )

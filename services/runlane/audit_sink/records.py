@@ -145,6 +145,8 @@ def _outcome(payload: Any) -> str:
             return f"lease_epoch_{payload.lease_epoch}"
         case events.RunLeaseLost():
             return safe(payload.cause)
+        case events.LogCompacted():
+            return payload.reason
         case _:
             return RECORDED
 

@@ -38,6 +38,8 @@ from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
 from runlane.redaction_filter import app as redaction_filter
 from runlane.redaction_filter.settings import RedactionFilterSettings
+from runlane.retention import app as retention
+from runlane.retention.settings import RetentionSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.access import OBSERVER, OPERATOR, SUBSCRIBER
@@ -97,12 +99,15 @@ async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
 
 
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir, secrets: Secrets) -> list[Service]:
-    store = state.read_store_url
+    store, objects = state.read_store_url, state.object_store_url
     command = CommandGatewaySettings(common=common, access=access)
-    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store, command_gateway_url=None)
-    fold = ProjectorSettings(common=common, read_store_url=store)
+    edge = EdgeGatewaySettings(
+        common=common, access=access, read_store_url=store, object_store_url=objects, command_gateway_url=None,
+    )  # fmt: skip
+    fold = ProjectorSettings(common=common, read_store_url=store, object_store_url=objects)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
+    keep = RetentionSettings(common=common, read_store_url=store, object_store_url=objects)
     count = MetricsAggregatorSettings(common=common)
     seal = AuditSinkSettings(
         common=common, signing_key=SecretStr(secrets.audit_signing_key), broker_logs=(state.broker_log,)
@@ -115,6 +120,7 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir, s
         lambda connections: metrics_aggregator.serve(count, connections),
         lambda connections: command_gateway.serve(command, connections),
         lambda connections: edge_gateway.serve(edge, connections),
+        lambda connections: retention.serve(keep, connections),
     ]
 
 

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.edge_gateway import openapi
+from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane.edge_gateway.crowd import Crowd
@@ -33,6 +34,7 @@ from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.timelines import TimelineReads, Timelines
+from runlane.edge_gateway.view import View
 from runlane.edge_gateway.watch import Watches
 from runlane.edge_gateway.websocket.endpoint import PATH as SOCKET_PATH, SocketEndpoint, upgrade_needed
 from runlane.edge_gateway.websocket.methods import Services
@@ -58,6 +60,8 @@ from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.object_store.archives import Archives
+from runlane.object_store.store import Objects
 from runlane.read_store import ReadStore
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
@@ -77,9 +81,10 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
-        view = BrokerView(connection, reader, layout)
+        feed = BrokerView(connection, reader, layout)
+        view = ArchivedView(feed, Archives(Objects.at(settings.object_store_url)))
         states = RunStates(view, store)
-        hubs = await enter(_hubs(settings, view, states, meters))
+        hubs = await enter(_hubs(settings, view, feed, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
@@ -129,9 +134,9 @@ def _read_store(settings: EdgeGatewaySettings) -> ReadStore:
     )
 
 
-def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, meters: Meters) -> Hubs:
+def _hubs(settings: EdgeGatewaySettings, view: View, feed: BrokerView, states: RunStates, meters: Meters) -> Hubs:
     return Hubs(
-        view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
+        view=view, feed=feed, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
     )  # fmt: skip
 
 
@@ -153,7 +158,7 @@ def _sockets(
     settings: EdgeGatewaySettings,
     sessions: Sessions,
     authorizer: Authorizer,
-    view: BrokerView,
+    view: View,
     hubs: Hubs,
     crowd: Crowd,
     meters: Meters,
@@ -185,7 +190,7 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 class _Parts:
     settings: EdgeGatewaySettings
     authorizer: Authorizer
-    view: BrokerView
+    view: View
     hubs: Hubs
     states: RunStates
     store: ReadStore

@@ -301,6 +301,8 @@ def _same(key: str, current: Config, wanted: Config) -> bool:
     is_now, shall_be = (config.get(key, _DEFAULTS.get(key)) for config in (current, wanted))
     if key == "metadata":
         return bool((is_now or {}).get(SCOPE) == wanted["metadata"][SCOPE])
+    if key == "deny_delete" and is_now:
+        return True  # it cannot be lifted, and a stream that was made with it holds more, not less
     if key == "republish" and is_now and shall_be:
         return (is_now.get("src"), is_now.get("dest")) == (shall_be["src"], shall_be["dest"])
     if key in _UNORDERED:
@@ -312,6 +314,8 @@ def _merged(current: Config, wanted: Config) -> Config:
     merged = {**current, **wanted, "metadata": {**(current.get("metadata") or {}), **wanted["metadata"]}}
     if "republish" not in wanted:
         merged.pop("republish", None)
+    if current.get("deny_delete"):
+        merged["deny_delete"] = True
     return merged
 
 
@@ -359,7 +363,6 @@ _LOSSES: dict[str, Callable[[Any, Any], str | None]] = {
     "retention": _fixed("retention"),
     "persist_mode": _fixed("persist_mode"),
     "discard": lambda _, shall_be: "discard new → old would forget what it holds" if shall_be == "old" else None,
-    "deny_delete": lambda is_now, _: "deny_delete cannot be lifted" if is_now else None,
     "deny_purge": lambda is_now, _: "deny_purge cannot be lifted" if is_now else None,
     "allow_msg_ttl": lambda is_now, _: "allow_msg_ttl cannot be lifted" if is_now else None,
     "num_replicas": lambda is_now, shall_be: f"replicas {is_now} → {shall_be}" if shall_be < (is_now or 1) else None,

@@ -20,6 +20,10 @@ from runlane.kernel.consumer import BatchConsumer, backoff_s
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Conflict, KernelError, Retryable
 from runlane.kernel.jetstream import api
+from runlane.object_store.archives import Archives
+from runlane.object_store.store import Objects
+from runlane.projector.bases import ArchivedBases
+from runlane.projector.folder import Bases
 from runlane.projector.handler import StreamHandler
 from runlane.projector.projector import Projector
 from runlane.projector.settings import ProjectorSettings
@@ -54,7 +58,8 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
         await store.create()
         layout = settings.common.layout
         views = [DirectView(connection, reader, layout, index) for index in range(layout.log_streams)]
-        projector = _projector(settings, store, views)
+        archives = Archives(Objects.at(settings.object_store_url))
+        projector = _projector(settings, store, views, ArchivedBases(archives))
         consumers = _consumers(settings, connection, layout, projector)
         _report(projector)
         async with task_group() as tasks:
@@ -76,12 +81,13 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
                     consumer.stop()
 
 
-def _projector(settings: ProjectorSettings, store: ReadStore, views: Sequence[View]) -> Projector:
+def _projector(settings: ProjectorSettings, store: ReadStore, views: Sequence[View], bases: Bases) -> Projector:
     return Projector(
         store=store,
         views={view.stream: view for view in views},
         cache_bytes=settings.cache_bytes,
         cache_runs=settings.cache_runs,
+        bases=bases,
         page_pause_s=settings.rebuild_pause_s,
         keep_replaced_s=settings.keep_replaced_s,
     )

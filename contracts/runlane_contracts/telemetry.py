@@ -60,6 +60,7 @@ class Metric(StrEnum):
     WATCHES = "runlane_watches_total"
     WATCH_OVERFLOWS = "runlane_watch_overflows_total"
     WATCHED_RUNS = "runlane_watched_runs"
+    SOCKETS = "runlane_websockets"
     VIEW_REPAIRS = "runlane_view_repairs_total"
     HISTORY_PAGES = "runlane_history_pages_total"
     AUDIT_RECORDS = "runlane_audit_records_total"

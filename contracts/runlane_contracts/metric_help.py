@@ -19,6 +19,7 @@ HELP: dict[Metric, str] = {
     Metric.WATCHERS: "Open watches.",
     Metric.WATCHES: "Watches, by how they began or ended.",
     Metric.WATCH_OVERFLOWS: "What was done about readers that were too slow.",
+    Metric.SOCKETS: "Open WebSocket connections.",
     Metric.WATCHED_RUNS: "Runs that somebody watches.",
     Metric.VIEW_REPAIRS: "Gaps in what arrived live; hole: one that is in the record.",
     Metric.HISTORY_PAGES: "Pages of the view that were read.",

@@ -71,15 +71,15 @@ def observe(metric: Metric, read: Read, *, rises: bool = False) -> None:
         return [Observation(value, dict(labels)) for value, labels in found.values()]
 
     if rises:
-        meter().create_observable_counter(metric.value, [observed], description=HELP[metric])
+        meter().create_observable_counter(metric.value, [observed], description=HELP.get(metric, ""))
     else:
-        meter().create_observable_gauge(metric.value, [observed], description=HELP[metric])
+        meter().create_observable_gauge(metric.value, [observed], description=HELP.get(metric, ""))
 
 
 def histogram(metric: Metric, bounds: Sequence[float]) -> Histogram:
     """For durations in seconds."""
     return meter().create_histogram(
-        metric.value, unit="s", description=HELP[metric], explicit_bucket_boundaries_advisory=list(bounds)
+        metric.value, unit="s", description=HELP.get(metric, ""), explicit_bucket_boundaries_advisory=list(bounds)
     )
 
 

@@ -31,6 +31,7 @@ class LogEvent(StrEnum):
     AUDIT_FULL = "audit.full"
     AUDIT_RESUMED = "audit.resumed"
     REFUSALS_DROPPED = "refusals.dropped"
+    REFUSALS_WAIT = "refusals.wait"
     ACCESS_CHANGED = "access.changed"
     ACCESS_UNREADABLE = "access.unreadable"
     VIEW_HOLE = "view.hole"

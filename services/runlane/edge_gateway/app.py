@@ -56,6 +56,7 @@ from runlane.hosting.service import Running
 from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.kernel.pulse import Pulse
 from runlane.read_store import ReadStore
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
@@ -72,7 +73,8 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         enter = stack.enter_async_context
         authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
-        reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
+        pulse = await enter(Pulse(connection))
+        reader = await enter(DirectReader(connection, concurrency=settings.history_readers, pulse=pulse))
         store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
         view = BrokerView(connection, reader, layout)
@@ -88,7 +90,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
 
         async def health() -> Health:
             detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
-            return Health(ready=connection.is_connected, detail=detail)
+            return Health(ready=pulse.beats, detail=detail)
 
         async def drain() -> None:
             await asyncio.gather(crowd.shut_down(), sockets.shut_down())

@@ -77,7 +77,7 @@ async def a_gateway(directory: Path, **environment: str) -> AsyncIterator[Gatewa
 
 
 async def test_a_hundred_who_join_in_mid_stream_each_get_every_fact_once_and_in_order(tmp_path: Path) -> None:
-    """A third of them is cut off again and again. Let `RunHub.holds` always say yes, and who joins late misses facts."""
+    """A third of them is cut off again and again. Let `RunHub.holds` always say yes, and who joins misses facts."""
     chance = random.Random(11)
     async with a_gateway(tmp_path) as gateway:
         run = Run(gateway.edge, "run_mid")

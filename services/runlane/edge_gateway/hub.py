@@ -35,6 +35,7 @@ from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
@@ -143,9 +144,16 @@ class RunHub:
         status = self._status
         return status is not None and status.terminal and status.through <= self.head.sequence
 
-    def standing(self, readable_from: int = 1) -> Head:
-        """What there is to resume in."""
-        return Head(self.head, self.terminal, readable_from)
+    def standing(self, hole: Hole | None = None) -> Head:
+        """What there is to resume in, as far as reading it went."""
+        if hole is None:
+            return Head(self.head, self.terminal)
+        return Head(self.head, self.terminal, hole.got, hole.is_declared)
+
+    def report(self, hole: Hole) -> None:
+        """Facts are missing: what somebody has to look into."""
+        self._owner.meters.holes += 1
+        _log.error("%s", hole, extra=_extra(self.run, LogEvent.VIEW_HOLE))
 
     def holds(self, sequence: int) -> bool:
         """Whether everything after a sequence is at hand, without reading history."""
@@ -297,6 +305,8 @@ class RunHub:
 
     def _append(self, commit: ViewCommit) -> None:
         facts = commit.facts()
+        if facts and facts[0].type == LogCompacted.TYPE and b'"erased"' in facts[0].raw:
+            self._ring.forget()  # it holds what was erased
         self._ring.append(commit)
         self.head = commit.position
         for fact in facts:
@@ -360,8 +370,7 @@ class RunHub:
                 if not moved:
                     await asyncio.sleep(min(0.02 * 2**attempt, 0.5))
         except Hole as exc:
-            self._owner.meters.holes += 1
-            _log.error("%s", exc, extra=_extra(self.run, LogEvent.VIEW_HOLE))
+            self.report(exc)
             self._break()
         except Exception:  # noqa: BLE001 - whatever it is, other runs go on
             _log.exception("a run cannot be followed", extra=_extra(self.run, LogEvent.VIEW_BROKEN))

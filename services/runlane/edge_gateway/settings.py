@@ -39,6 +39,12 @@ class EdgeGatewaySettings(BaseSettings):
     read_store_timeout_s: float = Field(default=5.0, gt=0, le=300, description="How long one read may take.")
     read_store_readers: int = Field(default=4, ge=1, le=100, description="Connections that read from it.")
 
+    object_store_url: str = Field(
+        default=".runlane/objects",
+        validation_alias=AliasChoices("RUNLANE_EDGE_OBJECT_STORE_URL", "RUNLANE_OBJECT_STORE_URL", "object_store_url"),
+        description="Where archives and content are: a folder, or a URL such as s3://bucket/prefix.",
+    )
+
     max_watchers: int = Field(default=20_000, ge=1, description="Open watches; more are `overloaded`.")
     max_tenant_watchers: int = Field(
         default=10_000, ge=1, description="Open watches of one tenant; more are `quota_exceeded`."
@@ -188,6 +194,7 @@ class EdgeGatewaySettings(BaseSettings):
     def socket_limits(self) -> SocketLimits:
         """Bounds of each WebSocket and of all."""
         return SocketLimits(
+            lanes=self.watch_limits.lanes,
             max_connections=self.max_sockets,
             max_connections_per_tenant=self.max_tenant_sockets,
             max_message_bytes=self.socket_message_bytes,

@@ -109,6 +109,10 @@ export function reduce(state, fact) {
   const { run } = state;
   run.updated_at = moment(fact);
   if (isSet(fact.session_id)) run.session_id = fact.session_id;
+  if (isErased(fact)) {
+    reduceErased(run, fact);
+    return null;
+  }
   if (!fits(fact)) {
     state.marks.push(record({ sequence: fact.sequence, type: "log.quarantined", event_id: fact.event_id, reason: "unfit" }));
     return null;
@@ -120,11 +124,49 @@ export function reduce(state, fact) {
     return null;
   }
   if (family === "log") {
+    erase(state, payload.erased);
     state.marks.push(Object.assign(record(payload), { sequence: fact.sequence, type: fact.type }));
     return null;
   }
   if (fact.type === "approval.voted") return reduceVote(state, fact, payload);
   return reduceItem(state, fact, verb, payload);
+}
+
+// --- erasure ------------------------------------------------------------------------------------------------
+
+const KEPT_OF_ERASED = ["tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at", "trace_id"];
+
+/** Whether an erasure took the fact's payload: the fact stands for its place and its proof only. */
+export function isErased(fact) {
+  return (fact.redactions ?? []).some((one) => one.rule === "erasure" && one.path === "" && one.action === "removed");
+}
+
+/** A fact without its payload still says how the run stands; of items it says nothing. */
+function reduceErased(run, fact) {
+  const status = RUN_STATUS.get(fact.type);
+  if (status === undefined || TERMINAL_STATUS.has(run.status)) return;
+  if (fact.type === "run.created") {
+    run.created_at = moment(fact);
+    trace(run, fact);
+  }
+  if (TERMINAL_STATUS.has(status)) run.ended_at = moment(fact);
+  move(run, status);
+}
+
+/** Forget what an erasure names, so that a state folded before it and one folded after it are the same. */
+function erase(state, erased) {
+  if (!Array.isArray(erased)) return;
+  for (const key of erased) {
+    if (key === "*") {
+      const kept = record();
+      for (const name of KEPT_OF_ERASED) if (name in state.run) kept[name] = state.run[name];
+      state.run = kept;
+      state.items = record();
+      state.marks = state.marks.filter((mark) => mark.reason !== "unfit");
+    } else if (typeof key === "string") {
+      delete state.items[key];
+    }
+  }
 }
 
 // --- fitness ------------------------------------------------------------------------------------------------

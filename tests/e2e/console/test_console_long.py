@@ -48,9 +48,7 @@ class Budget:
 
 @pytest.mark.slow
 async def test_a_run_of_ten_thousand_facts_stays_smooth(console: Console) -> None:
-    """Draw every row instead of those in sight (`VirtualList`), or hash the whole state for each fact (`Checksums`), and
-    a frame costs many times its budget.
-    """
+    """Draw every row instead of those in sight (`VirtualList`), and a frame costs many times its budget."""
     run = console.gateway.add(a_long_run(10_000))
     page = await console.open_run()
     await console.at(len(run.facts))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from runlane_contracts.audit import PLATFORM
 from runlane_contracts.streams import Layout
 
 
@@ -54,6 +55,7 @@ def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
         _audit_sink(layout),
         _metrics_aggregator(layout),
         _edge_gateway(layout),
+        _retention(layout),
         _worker(layout),
         _operator(layout),
         _observer(layout),
@@ -129,11 +131,14 @@ def _audit_sink(layout: Layout) -> BrokerUser:
     stream = layout.audit_stream
     return _service(
         "audit_sink",
-        "The only one that writes the audit. Reads what it is made of by its own durables.",
+        "The only one that writes the audit. Reads what it is made of by its own durables, and the broker's log.",
         layout,
-        publish=(layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}"),
+        publish=(
+            layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}",
+            layout.subjects.intake(PLATFORM, "broker"),
+        ),
         buries=False,
-    )
+    )  # fmt: skip
 
 
 def _metrics_aggregator(layout: Layout) -> BrokerUser:
@@ -167,6 +172,26 @@ def _edge_gateway(layout: Layout) -> BrokerUser:
     )  # fmt: skip
 
 
+def _retention(layout: Layout) -> BrokerUser:
+    """Nobody else can take messages out of the record. The subject to purge is in the body: it is the whole stream."""
+    kept = (*_log(layout), *_view(layout))
+    return _service(
+        "retention",
+        "Archives and erases finished runs: the only one that takes messages out of LOG, VIEW and COMMAND.",
+        layout,
+        publish=(
+            layout.subjects.all_of("log"),
+            *_read(*kept, layout.command_stream),
+            *(
+                f"{API}.{verb}.{stream}"
+                for stream in (*kept, layout.command_stream)
+                for verb in ("STREAM.PURGE", "STREAM.MSG.DELETE", "CONSUMER.LIST")
+            ),
+        ),
+        buries=False,
+    )  # fmt: skip
+
+
 def _worker(layout: Layout) -> BrokerUser:
     every = layout.subjects.all_of
     return BrokerUser(
@@ -192,7 +217,7 @@ def _operator(layout: Layout) -> BrokerUser:
         description="Provisions and examines. Writes no fact, reads no content of the log.",
         publish=(
             f"{API}.INFO", f"{API}.STREAM.NAMES", f"{API}.STREAM.LIST",
-            *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO", "PURGE", "DELETE")),
+            *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO", "DELETE")),
             *(f"{API}.CONSUMER.{verb}.*" for verb in ("NAMES", "LIST")),
             *(f"{API}.CONSUMER.{verb}.*.*" for verb in ("CREATE", "INFO", "DELETE", "UNPIN", "RESET")),
             f"{API}.CONSUMER.CREATE.*.*.>",
@@ -200,7 +225,7 @@ def _operator(layout: Layout) -> BrokerUser:
             *_read(f"KV_{layout.lease_bucket}", f"KV_{layout.tenant_bucket}"), *_write_bucket(layout.tenant_bucket),
             layout.subjects.all_of("svc"),
         ),
-        deny_publish=(f"{API}.STREAM.PURGE.{layout.audit_stream}", f"{API}.STREAM.DELETE.{layout.audit_stream}"),
+        deny_publish=(f"{API}.STREAM.DELETE.{layout.audit_stream}",),
         subscribe=(_inbox(OPERATOR), layout.subjects.all_of("signal"), layout.subjects.all_of("live")),
     )  # fmt: skip
 

@@ -36,6 +36,11 @@ class Redaction(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: str
     action: Literal["masked", "removed", "vaulted"]
     content_ref: str | None = None
+    sha256: str | None = None
+    """Of the payload that was there, where an erasure removed it."""
+
+
+ERASURE_RULE = "erasure"
 
 
 class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +68,11 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recorded_at: Timestamp | None = None  # when the broker stored it; filled on the way to the view
     traceparent: str | None = None
     redactions: tuple[Redaction, ...] = ()
+
+
+def is_erased(fact: Fact) -> bool:
+    """Whether an erasure took the fact's payload: the fact stands for its place and its proof only."""
+    return any(one.rule == ERASURE_RULE and one.path == "" and one.action == "removed" for one in fact.redactions)
 
 
 class Commit(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -84,11 +84,16 @@ class WaitingFor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: ItemId
 
 
+RETENTION_CLASS_PATTERN = r"^[a-z0-9-]{1,32}$(?![\s\S])"
+
+
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bounds of one run."""
 
     cancel_grace_s: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     max_attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    retention: Annotated[str, Meta(pattern=RETENTION_CLASS_PATTERN)] | None = None
+    """The class that says how long the finished run stays in the log. None: its tenant's."""
 
 
 MAX_QUORUM = 20
@@ -469,7 +474,17 @@ class LogQuarantined(Payload, frozen=True, kw_only=True):
     event_id: EventId | None = None
 
 
+ERASED_ALL = "*"
+"""In `log.compacted.erased`: the content of the whole run."""
+
+
 class LogCompacted(Payload, frozen=True, kw_only=True):
+    """What was before it is in the archive, no longer in the log: the only hole a reader may pass.
+
+    `sha256` is that of the archive's manifest, `snapshot_ref` where the state at `to_sequence` is read. `status` is
+    how the run ended. `erased` names the items (``kind:id``) whose content is gone for good, or ``*`` for all.
+    """
+
     TYPE: ClassVar[str] = "log.compacted"
     from_sequence: int
     to_sequence: int
@@ -477,6 +492,8 @@ class LogCompacted(Payload, frozen=True, kw_only=True):
     sha256: str
     policy: str
     reason: Literal["retention", "erasure"]
+    status: str | None = None
+    erased: tuple[str, ...] = ()
 
 
 PAYLOADS: dict[str, type[Payload]] = {
@@ -549,7 +566,7 @@ def nests_too_deep(data: bytes) -> bool:
     Raises:
         msgspec.DecodeError: not JSON, if it had to be looked at closely.
     """
-    if data.count(b"[") + data.count(b"{") <= MAX_NESTING:
+    if len(data) <= MAX_NESTING or data.count(b"[") + data.count(b"{") <= MAX_NESTING:
         return False
     try:
         level: list[Any] = [_decode_any(data)]

@@ -308,6 +308,16 @@ def _input_provided(run: RunLifecycle, payload: events.InputProvided) -> None:
         asked.answer = payload
 
 
+def _compacted(run: RunLifecycle, payload: events.LogCompacted) -> None:
+    """The base of a run whose beginning is in the archive: it is over, and how. Nothing else is known of it here."""
+    if not run.exists and payload.status in TERMINAL_STATUS:
+        run.status = payload.status
+    if payload.erased:  # what is erased is not kept in the memory of writers either
+        for known in (run.tools, run.approvals, run.inputs):
+            known.clear()
+        run.created = None
+
+
 def _input_cancelled(run: RunLifecycle, payload: events.InputCancelled) -> None:
     asked = run.inputs.get(payload.input_id)
     if asked is not None and asked.answer is None and asked.cancelled is None:
@@ -340,6 +350,7 @@ _EVOLVE: dict[str, Any] = {
     "input.requested": _input_requested,
     "input.provided": _input_provided,
     "input.cancelled": _input_cancelled,
+    "log.compacted": _compacted,
 }
 
 _RELEVANT = frozenset(_EVOLVE) | {

@@ -22,6 +22,7 @@ class Code(StrEnum):
     ALREADY_RESOLVED = "already_resolved"
     ALREADY_EXISTS = "already_exists"
     RUN_TERMINAL = "run_terminal"
+    RUN_NOT_TERMINAL = "run_not_terminal"
     INVALID_STATE = "invalid_state"
     NOT_RETRYABLE = "not_retryable"
     ALREADY_RETRIED = "already_retried"
@@ -63,6 +64,7 @@ MEANINGS: dict[Code, Meaning] = {
     Code.ALREADY_RESOLVED: Meaning(409, "It was decided already."),
     Code.ALREADY_EXISTS: Meaning(409, "The id is taken."),
     Code.RUN_TERMINAL: Meaning(409, "The run is over."),
+    Code.RUN_NOT_TERMINAL: Meaning(409, "The run is not over."),
     Code.INVALID_STATE: Meaning(409, "The run or item is not in a state where this applies."),
     Code.NOT_RETRYABLE: Meaning(409, "The tool call cannot be retried."),
     Code.ALREADY_RETRIED: Meaning(409, "The tool call was retried already."),

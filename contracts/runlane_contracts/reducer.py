@@ -14,7 +14,7 @@ from msgspec import Struct
 from runlane_contracts import events
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.cursor import REDUCER_VERSION
-from runlane_contracts.envelope import Fact
+from runlane_contracts.envelope import Fact, is_erased
 from runlane_contracts.tracing import parse_traceparent
 
 State = dict[str, Any]
@@ -83,6 +83,9 @@ def reduce(state: State, fact: Fact) -> str | None:
     run["updated_at"] = fact.recorded_at or fact.occurred_at
     if fact.session_id is not None:
         run["session_id"] = fact.session_id
+    if is_erased(fact):
+        _reduce_erased(run, fact)
+        return None
     payload = fitting_payload(fact)
     if payload is None:
         state["marks"].append(quarantine_mark(fact.sequence, fact.event_id))
@@ -92,11 +95,44 @@ def reduce(state: State, fact: Fact) -> str | None:
         _reduce_run(run, fact, payload)
         return None
     if family == "log":
+        _erase(state, payload.get("erased"))
         state["marks"].append({**payload, "sequence": fact.sequence, "type": fact.type})
         return None
     if fact.type == "approval.voted":
         return _reduce_vote(state, fact, payload)
     return _reduce_item(state, fact, verb, payload)
+
+
+_KEPT_OF_ERASED = (
+    "tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at", "trace_id",
+)  # fmt: skip
+
+
+def _reduce_erased(run: State, fact: Fact) -> None:
+    """A fact without its payload still says how the run stands; of items it says nothing."""
+    status = _RUN_STATUS.get(fact.type)
+    if status is None or run["status"] in TERMINAL_STATUS:
+        return
+    at = fact.recorded_at or fact.occurred_at
+    if fact.type == "run.created":
+        run["created_at"] = at
+        _trace(run, fact)
+    if status in TERMINAL_STATUS:
+        run["ended_at"] = at
+    _move(run, status)
+
+
+def _erase(state: State, erased: Any) -> None:
+    """Forget what an erasure names, so that a state folded before it and one folded after it are the same."""
+    if not isinstance(erased, list):
+        return
+    for key in erased:
+        if key == events.ERASED_ALL:
+            state["run"] = {name: state["run"][name] for name in _KEPT_OF_ERASED if name in state["run"]}
+            state["items"] = {}
+            state["marks"] = [mark for mark in state["marks"] if mark.get("reason") != "unfit"]
+        elif isinstance(key, str):
+            state["items"].pop(key, None)
 
 
 def quarantine_mark(sequence: int, event_id: str) -> State:
@@ -131,11 +167,14 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
 }
 
 
+_decode_any = msgspec.json.Decoder().decode
+
+
 def fitting_payload(fact: Fact) -> State | None:
     """The payload as an object that has what the fold reads of its type; None if it does not fit."""
     raw = bytes(fact.payload)
     try:
-        payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
+        payload = None if events.nests_too_deep(raw) else _decode_any(raw)
     except msgspec.MsgspecError:
         return None
     if not isinstance(payload, dict):
@@ -143,8 +182,10 @@ def fitting_payload(fact: Fact) -> State | None:
     cls = events.PAYLOADS.get(fact.type)
     if cls is not None and cls.ITEM is not None and type(payload.get(cls.ITEM[1])) is not str:
         return None
-    read = _READ.get(fact.type, {})
-    return payload if all(type(payload.get(name)) in kinds for name, kinds in read.items()) else None
+    read = _READ.get(fact.type)
+    if read is not None and not all(type(payload.get(name)) in kinds for name, kinds in read.items()):
+        return None
+    return payload
 
 
 # --- run --------------------------------------------------------------------------------------------------
@@ -235,17 +276,13 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
     key = f"{kind}:{id_}"
     at = fact.recorded_at or fact.occurred_at
     item = state["items"].setdefault(key, {"first_sequence": fact.sequence, "started_at": at})
+    first_sequence, started_at = item["first_sequence"], item["started_at"]
+    item.update(payload)
     # A payload may hold any name; these are the fold's own.
-    item.update({
-        **payload,
-        "kind": kind,
-        "id": id_,
-        "first_sequence": item["first_sequence"],
-        "started_at": item["started_at"],
-        "status": item_status(fact.type, verb, payload),
-        "last_sequence": fact.sequence,
-        "updated_at": at,
-    })  # fmt: skip
+    item["kind"], item["id"] = kind, id_
+    item["first_sequence"], item["started_at"] = first_sequence, started_at
+    item["status"] = item_status(fact.type, verb, payload)
+    item["last_sequence"], item["updated_at"] = fact.sequence, at
     if fact.turn_id is not None:
         item["turn_id"] = fact.turn_id
     if fact.task_id is not None and kind != "task":

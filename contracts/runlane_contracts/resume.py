@@ -23,6 +23,7 @@ class ResetReason(StrEnum):
     COMPACTED = "compacted"
     STREAM_REBUILT = "stream_rebuilt"
     AHEAD_OF_STREAM = "ahead_of_stream"
+    HOLE = "hole"  # the record lacks facts, and nothing says why: a fault, reported
 
 
 class EndReason(StrEnum):

@@ -5,11 +5,14 @@ them and are derived again when a power cut takes their tail, so they may skip i
 replica only).
 """
 
+import re
 from typing import Literal
 
 from msgspec import Struct
 
 from runlane_contracts.subjects import Subjects, stream_index, virtual_partition
+
+_COMMAND_DURABLE = re.compile(r"run-supervisor-v1(-\d+-of-\d+)?")
 
 DAY_S = 86_400.0
 MIB = 1024 * 1024
@@ -159,7 +162,6 @@ class Layout(Struct, frozen=True, kw_only=True):
                 description="The authoritative record: one message is one commit of one run.",
                 fsync=True,
                 max_bytes=self.max_bytes,
-                deny_delete=True,
             )
             for index in range(self.log_streams)
         )
@@ -307,6 +309,16 @@ class Layout(Struct, frozen=True, kw_only=True):
             durable=f"subscriber-{name}", stream=self.signal_stream, service="subscriber",
             filter_subjects=filter_subjects or (self.subjects.all_of("signal"),), max_ack_pending=1000,
         )  # fmt: skip
+
+    def is_of_other_partitions(self, durable: str) -> bool:
+        """Whether it is a cursor over the commands for another number of partitions than these.
+
+        Nothing is lost with it: those of this number begin at the first command, and know what has an outcome.
+        """
+        name = _COMMAND_DURABLE.fullmatch(durable)
+        return name is not None and durable not in {
+            self._command_durable(index) for index in range(self.supervisor_partitions)
+        }
 
     def _command_durable(self, index: int) -> str:
         # A cursor over other partitions is another cursor: one that was extended would skip what the others had left.

@@ -31,6 +31,7 @@ class LogEvent(StrEnum):
     AUDIT_FULL = "audit.full"
     AUDIT_RESUMED = "audit.resumed"
     REFUSALS_DROPPED = "refusals.dropped"
+    REFUSALS_WAIT = "refusals.wait"
     ACCESS_CHANGED = "access.changed"
     ACCESS_UNREADABLE = "access.unreadable"
     VIEW_HOLE = "view.hole"
@@ -43,7 +44,9 @@ class Metric(StrEnum):
 
     DELIVERIES = "runlane_deliveries_total"
     DELIVERY_DURATION = "runlane_delivery_duration_seconds"
+    """From when a stream stored a message until a service is done with it: how late the projector's states are."""
     CONSUMER_LAG = "runlane_consumer_lag_messages"
+    CONSUMER_LAG_SECONDS = "runlane_consumer_lag_seconds"
     CONSUMER_ACTIVE = "runlane_consumer_active"
     COMMITS = "runlane_commits_total"
     COMMIT_DURATION = "runlane_commit_duration_seconds"
@@ -57,6 +60,7 @@ class Metric(StrEnum):
     WATCHES = "runlane_watches_total"
     WATCH_OVERFLOWS = "runlane_watch_overflows_total"
     WATCHED_RUNS = "runlane_watched_runs"
+    SOCKETS = "runlane_websockets"
     VIEW_REPAIRS = "runlane_view_repairs_total"
     HISTORY_PAGES = "runlane_history_pages_total"
     AUDIT_RECORDS = "runlane_audit_records_total"
@@ -69,6 +73,10 @@ class Metric(StrEnum):
     LOOKS = "runlane_moment_looks_total"
     RECOVERIES = "runlane_recoveries_total"
     STARTS_REFUSED = "runlane_starts_refused_total"
+    COMMAND_OUTCOME = "runlane_command_outcome_seconds"
+    FIRST_PREVIEW = "runlane_first_preview_seconds"
+    QUARANTINED = "runlane_quarantined_facts_total"
+    FORCED_RESYNCS = "runlane_forced_resyncs_total"
     READY = "runlane_ready"
     UP = "runlane_up_info"
 
@@ -197,10 +205,10 @@ class Span(StrEnum):
     REASONING = "runlane.reasoning"
     TASK = "runlane.task"
 
-    COMMIT = "runlane.commit"
-    DELIVERY = "runlane.delivery"
-    COMMAND = "runlane.command"
-    HTTP = "runlane.http"
+    SEND = "send"
+    """Followed by the stream; so for the next two. A request's span is named by method and route."""
+    PROCESS = "process"
+    DELIVER = "deliver"
 
 
 SCOPE = "runlane"

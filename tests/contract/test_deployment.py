@@ -34,6 +34,7 @@ SECRETS = {
     ("runlane-secrets", "api-keys"): "acme:rlk_acme_1",
     ("runlane-secrets", "audit-signing-key"): "ab" * 32,
     ("runlane-secrets", "read-store-url"): "postgresql://runlane:secret@postgres/runlane",
+    ("runlane-secrets", "object-store-url"): "s3://runlane/runlane",
     **{("runlane-nats-users", user): f"p{user}" for user in USERS},
 }
 
@@ -96,6 +97,7 @@ def deployed(service: str) -> dict[str, Environment]:
     }
 
 
+OBJECT_STORE_USERS = ("retention", "projector", "edge_gateway")
 EVERYWHERE = [(service, where) for service in SERVICES for where in ("compose", "k8s")]
 
 
@@ -185,6 +187,22 @@ def test_provisioning_connects_as_the_operator(where: str, bare_environment: pyt
     assert (settings.broker_user("operator"), bool(settings.broker_password)) == ("operator", True)
 
 
+def test_the_nightly_pass_asks_as_the_operator(bare_environment: pytest.MonkeyPatch) -> None:
+    job = objects("CronJob")["compact"]["spec"]["jobTemplate"]
+    container = container_of(job)
+    assert container["args"][:2] == ["runlane.cli", "compact"]
+    for name, value in environment_of(container).items():
+        bare_environment.setenv(name, str(value))
+    settings = CommonSettings()
+    assert (settings.broker_user("operator"), bool(settings.broker_password)) == ("operator", True)
+
+
+def test_whoever_reads_archives_finds_those_that_retention_writes() -> None:
+    for where in ("compose", "k8s"):
+        urls = {deployed(service)[where].get("RUNLANE_OBJECT_STORE_URL") for service in OBJECT_STORE_USERS}
+        assert len(urls - {None}) == 1 == len(urls), where
+
+
 def test_all_parts_agree_on_the_layout(bare_environment: pytest.MonkeyPatch) -> None:
     """The filter must not look for streams that provisioning did not make."""
     read = {"RUNLANE_SUBJECT_ROOT", "RUNLANE_LOG_STREAMS", "RUNLANE_STREAM_REPLICAS", "RUNLANE_STREAM_MAX_BYTES"}
@@ -205,7 +223,7 @@ def test_addresses_name_what_is_there() -> None:
                 where = urlsplit(value)
                 assert where.port in ports[str(where.hostname)], name
         for name, value in deployed(service)["compose"].items():
-            if name.endswith("_URL"):
+            if name.endswith("_URL") and "OBJECT_STORE" not in name:
                 assert urlsplit(value).hostname in compose(), name
     gateway = deployed("command_gateway")["compose"]["RUNLANE_COMMAND_GATEWAY_HTTP_PORT"]
     told = deployed("edge_gateway")["compose"]["RUNLANE_EDGE_COMMAND_GATEWAY_URL"]

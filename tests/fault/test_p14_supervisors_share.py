@@ -79,6 +79,62 @@ async def test_p14_two_supervisors_share_the_partitions_and_one_takes_over_those
         await eventually(all_here, within_s=20)
 
 
+async def settled_share(*supervisors: WriteSide) -> list[list[int]]:
+    """What each holds, once every partition has exactly one owner and none holds two more than another."""
+
+    async def shared() -> list[list[int]]:
+        parts = [await held(one) for one in supervisors]
+        counts = [len(part) for part in parts]
+        whole = sorted(n for part in parts for n in part) == list(range(PARTITIONS))
+        return parts if whole and max(counts) - min(counts) <= 1 else []
+
+    parts: list[list[int]] = await eventually(shared, within_s=40)
+    return parts
+
+
+@pytest.mark.timeout(180)
+async def test_p14_among_three_and_four_supervisors_each_partition_has_one_owner_also_where_nobody_asks() -> None:
+    """One is killed and two are added while commands come; then nobody asks anything, and all is owned all the same.
+
+    To see it fail: let `_free_what_nobody_has` set back only where `self._on_active is not None`; a partition that
+    is idle when its owner goes has none then.
+    """
+    async with write_side(supervisor=False, partitions=PARTITIONS) as side:
+        crew = [side, *(another(side) for _ in range(4))]
+        for one in crew[:3]:
+            await one.start_supervisor()
+        me = side.client()
+        runs = [await me.start_run(run_id=f"run_{n}") for n in range(16)]
+        await settled_share(*crew[:3])
+
+        stop, said = asyncio.Event(), Counter[str]()
+
+        async def talk(run_id: str) -> None:
+            while not stop.is_set():
+                reply = await me.command(run_id, "message.send", {"content": "hi"}, wait_s=30)
+                assert reply.status_code == 200, reply.text
+                said[run_id] += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for run_id in runs:
+                tasks.create_task(talk(run_id))
+            await crew[1].kill_supervisor()
+            await settled_share(crew[0], crew[2])
+            for one in crew[3:]:
+                await one.start_supervisor()
+            await settled_share(crew[0], *crew[2:])
+            stop.set()
+        for run_id in runs:
+            assert (await side.types(run_id)).count("message.completed") == said[run_id] > 0
+
+        await crew[3].kill_supervisor()  # and now nobody asks anything
+        await settled_share(crew[0], crew[2], crew[4])
+        replies = await asyncio.gather(*(me.command(run_id, "run.cancel", wait_s=10) for run_id in runs))
+        assert {reply.status_code for reply in replies} == {200}
+        for one in (crew[2], crew[4]):
+            await one.stop_supervisor()
+
+
 @asynccontextmanager
 async def a_handler(side: WriteSide) -> AsyncIterator[CommandHandler]:
     """What a supervisor decides with, without the pin that makes one of them active."""

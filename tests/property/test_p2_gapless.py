@@ -10,16 +10,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import pytest
 
 from runlane.kernel.commit_reader import CommitReader
 from runlane.kernel.connection import Connection, connect
 from runlane.kernel.direct import DirectReader
-from runlane.kernel.errors import Gap
+from runlane.kernel.errors import Compacted, Gap
 from runlane.kernel.event_log import NOTHING, StoredCommit
 from runlane.kernel.memory_event_log import MemoryEventLog
 from runlane.kernel.nats_event_log import NatsEventLog
 from runlane.kernel.publisher import WindowedPublisher
+from runlane_contracts import events
 from runlane_contracts.codec import encode
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
@@ -62,12 +64,39 @@ class Lane:
         subject = {"memory": self.memory, "log": self.log, "view": self.view}[place]
         return subject.read(run, after=after) if verb == "read" else subject.tail(run, after=after)
 
-    async def cut(self, run: RunAddress, index: int, places: dict[str, list[Position]]) -> None:
-        """Take one commit out of everywhere."""
+    async def cut(
+        self, run: RunAddress, index: int, places: dict[str, list[Position]], *, forget: bool = False
+    ) -> None:
+        """Take one commit out of everywhere. `forget`: and out of the places."""
         self.memory.cut(run, index)
         js = self.connection.nc.jetstream()
         await js.delete_msg(SMALL.log_stream(run.run_id), places["log"][index].stream_seq)
         await js.delete_msg(SMALL.view_stream(run.run_id), places["view"][index].stream_seq)
+        if forget:
+            for some in places.values():
+                del some[index]
+
+    async def compact(
+        self, run: RunAddress, places: dict[str, list[Position]], *, from_sequence: int
+    ) -> dict[str, list[Position]]:
+        """State that everything so far was archived; all positions."""
+        last = places["log"][-1]
+        fact = events.LogCompacted(
+            from_sequence=from_sequence, to_sequence=last.sequence, snapshot_ref="s", sha256="0", policy="p",
+            reason="retention", status="completed",
+        )  # fmt: skip
+        commit = a_commit(run, last, 1)
+        stated = msgspec.structs.replace(
+            commit.facts[0], type=fact.TYPE, payload=msgspec.Raw(encode(fact)), lease_epoch=0
+        )
+        commit = msgspec.structs.replace(commit, facts=(stated,))
+        memory = await self.memory.commit(commit, after=places["memory"][-1])
+        log = await self.log.commit(commit, after=last)
+        ack = await self.publisher.publish(SMALL.subjects.view(*run), encode(commit))
+        view = Position(places["view"][-1].epoch, ack.seq, commit.last_sequence)
+        return {
+            "memory": [*places["memory"], memory], "log": [*places["log"], log], "view": [*places["view"], view],
+        }  # fmt: skip
 
 
 @pytest.fixture
@@ -140,6 +169,29 @@ async def test_p2_a_hole_at_the_start_is_reported(lane: Lane, name: str) -> None
     await lane.cut(run, 0, places)
     with pytest.raises(Gap):
         await read_until(lane.reader(name, run, NOTHING), 3)
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "not declared"])
+async def test_p2_a_front_that_is_missing_is_a_hole_unless_the_record_says_so(
+    lane: Lane, name: str, declared: bool
+) -> None:
+    """Let `compaction_in` answer for any fact, or for one that covers less, and the undeclared hole is passed."""
+    run = a_run()
+    places = await lane.write(run, [2, 2])
+    end = await lane.compact(run, places, from_sequence=1 if declared else 2)
+    for index in (0, 0):
+        await lane.cut(run, index, places, forget=True)
+    if not declared:
+        with pytest.raises(Gap):
+            await read_until(lane.reader(name, run, NOTHING), 5)
+        return
+    got = await read_until(lane.reader(name, run, NOTHING), 5)
+    assert [fact.sequence for stored in got for fact in stored.commit.facts] == [5]
+    kept = end[name.split(maxsplit=1)[0]]
+    assert [stored.position for stored in await read_until(lane.reader(name, run, kept[1]), 5)] == [kept[2]]
+    with pytest.raises(Compacted):
+        await read_until(lane.reader(name, run, kept[0]), 5)
 
 
 @pytest.mark.parametrize("name", READERS)

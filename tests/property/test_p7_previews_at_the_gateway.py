@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from runlane.edge_gateway.frames import SSE
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
-from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.preview_reader import PreviewReader, PreviewTotals
 from runlane_contracts import events
 from runlane_contracts.codec import decode_fact, encode
@@ -79,7 +79,7 @@ def check_each_loss_is_told(frames: Sequence[Frame], standing: dict[str, int]) -
 )  # fmt: skip
 def test_what_a_reader_was_sent_lost_or_spared_is_all_there_was(steps, max_bytes, take_bytes, merges) -> None:
     """Take the `missed` out of `PreviewReader.take`, or `coalesced` out of `merged`, and a loss is not told."""
-    lanes = PreviewLanes(max_bytes)
+    lanes = PreviewLanes(max_bytes, PreviewBudget(10_000_000))
     readers = [PreviewReader(lane, PreviewTotals()) for lane in (lanes.status, lanes.previews)]
     parser = FrameParser()
     shown: list[Frame] = []

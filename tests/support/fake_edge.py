@@ -22,6 +22,7 @@ from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.reducer import open_approvals
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
+from runlane_contracts.timeline import timeline_of
 from support.memory_lane import MemoryLane, MemoryRun
 
 TOKEN = "rlk_demo_token"
@@ -51,6 +52,7 @@ class FakeEdge:
             Route("/v1/runs/{run_id}/events", self._answer(self.history), methods=["GET"]),
             Route("/v1/runs/{run_id}/previews", self._answer(self.previews), methods=["POST"]),
             Route("/v1/runs/{run_id}/commands", self._answer(self.command), methods=["POST"]),
+            Route("/v1/runs/{run_id}/timeline", self._answer(self.timeline), methods=["GET"]),
             Route("/v1/runs/{run_id}/snapshot", self._answer(self.snapshot), methods=["GET"]),
             Route("/v1/runs/{run_id}/watch", self._answer(self.watch), methods=["GET"]),
             Route("/v1/pools/{pool}/claim", self._answer(self.claim), methods=["POST"]),
@@ -169,6 +171,15 @@ class FakeEdge:
         page = facts[after : after + int(request.query_params.get("limit", 100))]
         through = page[-1].sequence if page else after
         return _json({"events": page, "cursor": f"c{through}", "has_more": through < len(facts)})
+
+    async def timeline(self, request: Request) -> Response:
+        facts = self.lane.run(request.path_params["run_id"]).facts
+        rows = timeline_of(facts[: int(request.query_params.get("at_sequence", len(facts)))])
+        after = int((request.query_params.get("cursor") or "c0")[1:])
+        rows = [row for row in rows if row.first_sequence > after]
+        page = rows[: min(3, int(request.query_params.get("limit", 100)))]
+        reached = page[-1].first_sequence if page else after
+        return _json({"rows": page, "cursor": f"c{reached}", "has_more": len(rows) > len(page)})
 
     async def snapshot(self, request: Request) -> Response:
         run_id = request.path_params["run_id"]

@@ -9,7 +9,6 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,18 +16,16 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.envelope import Fact
 from runlane_contracts.problems import Code, problem_document
 from support.runs import Story
 
-CONSOLE = Path(__file__).parent.parent.parent / "services" / "runlane" / "edge_gateway" / "console"
-CSP = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 TENANT = "demo"
 TOKEN = "token-of-demo"
 
@@ -158,6 +155,10 @@ class FakeGateway:
         self.commands: list[dict[str, Any]] = []
         self.command_refusals: deque[tuple[Code, dict[str, Any]]] = deque()
         self.command_drops = 0  # so many next commands take effect, and their answers get lost
+        self.command_silence = 0  # so many next commands are lost on their way
+        self.commands_are_held = False  # they wait for the run
+        self.contents: dict[str, tuple[bytes, str]] = {}  # stored content: ref → body, media type
+        self.snapshot_reads: list[int] = []
         self.list_reads = 0
         self._answers: dict[str, dict[str, Any]] = {}
         self._server: uvicorn.Server | None = None
@@ -204,19 +205,22 @@ class FakeGateway:
             Route("/v1/runs/{run_id}/snapshot", self._snapshot),
             Route("/v1/runs/{run_id}/events", self._events),
             Route("/v1/runs/{run_id}/commands", self._command, methods=["POST"]),
+            Route("/v1/commands", self._ledger),
+            Route("/v1/content/{ref:path}", self._content),
             Route("/v1/runs/{run_id}/watch", _Watch(self)),
-            Mount("/", StaticFiles(directory=CONSOLE, html=True)),
+            *ConsoleFiles().routes(),
         ])  # fmt: skip
-        return _with_headers(app)
+        return _unbroken(app)
 
     async def _list(self, request: Request) -> Response:
         if not authorized(request.scope):
             return problem(Code.UNAUTHENTICATED)
         self.list_reads += 1
-        status, limit = request.query_params.get("status"), int(request.query_params.get("limit", "50"))
+        wanted = {n: request.query_params[n] for n in ("status", "agent", "session_id") if n in request.query_params}
+        limit = int(request.query_params.get("limit", "50"))
         skip = int(request.query_params.get("page_token", "0"))
         rows = [run.row() for run in reversed(self.runs.values())]
-        rows = [row for row in rows if status in {None, row["status"]}]
+        rows = [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
         page: dict[str, Any] = {"runs": rows[skip : skip + limit]}
         return JSONResponse(page | ({"page_token": str(skip + limit)} if len(rows) > skip + limit else {}))
 
@@ -231,15 +235,18 @@ class FakeGateway:
     async def _snapshot(self, request: Request) -> Response:
         run = self.runs[request.path_params["run_id"]]
         at = int(request.query_params.get("at_sequence", len(run.facts)))
+        self.snapshot_reads.append(at)
         state = run.state_at(at)
-        return JSONResponse({"through_sequence": at, "checksum": reducer.checksum(state), "cursor": cursor(at)})
+        body = {"state": state, "through_sequence": at, "checksum": reducer.checksum(state), "cursor": cursor(at)}
+        return Response(encode(body), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         run = self.runs[request.path_params["run_id"]]
         after = sequence_of(request.query_params.get("cursor")) or 0
         limit = int(request.query_params.get("limit", "100"))
-        family = request.query_params.get("types", "").removesuffix("*")  # the console asks for whole families only
-        rest = [fact for fact in run.facts[after:] if fact.type.startswith(family)]
+        wanted = request.query_params.get("types", "*").split(",")  # the console asks for whole families only
+        families = tuple(one.removesuffix("*") for one in wanted)
+        rest = [fact for fact in run.facts[after:] if fact.type.startswith(families)]
         page = rest[:limit]
         last = page[-1].sequence if page else after
         body = {"events": page, "cursor": cursor(last), "has_more": len(rest) > limit}
@@ -251,6 +258,9 @@ class FakeGateway:
         run = self.runs[request.path_params["run_id"]]
         body = decode_json(await request.body())
         key = request.headers["idempotency-key"]
+        if self.command_silence > 0:
+            self.command_silence -= 1
+            return Response(status_code=503, headers={"Retry-After": "0"})
         if self.command_refusals:
             code, extra = self.command_refusals.popleft()
             return problem(code, **extra)
@@ -258,10 +268,27 @@ class FakeGateway:
             self.commands.append(body | {"idempotency_key": key, "prefer": request.headers.get("prefer")})
             _effect(run, body["type"], body["payload"])
             self._answers[key] = {"status": "applied", "applied_through": cursor(len(run.facts))}
+            if self.commands_are_held:
+                self._answers[key] = {"status": "accepted"}
+                return JSONResponse(self._answers[key], 202)
         if self.command_drops > 0:
             self.command_drops -= 1
             return Response(status_code=503, headers={"Retry-After": "0"})
         return JSONResponse(self._answers[key])
+
+    def settle(self, **entry: Any) -> None:
+        """What the ledger says of the last command from now on."""
+        self._answers[self.commands[-1]["idempotency_key"]] = entry
+
+    async def _ledger(self, request: Request) -> Response:
+        entry = self._answers.get(request.query_params["idempotency_key"])
+        return problem(Code.COMMAND_NOT_FOUND) if entry is None else JSONResponse(entry)
+
+    async def _content(self, request: Request) -> Response:
+        if not authorized(request.scope):
+            return problem(Code.UNAUTHENTICATED)
+        found = self.contents.get(request.path_params["ref"])
+        return problem(Code.NOT_FOUND) if found is None else Response(found[0], media_type=found[1])
 
 
 class _Watch:
@@ -361,16 +388,10 @@ async def _until_gone(receive: Receive) -> AsyncIterator[None]:
         leaving.cancel()
 
 
-def _with_headers(app: ASGIApp) -> ASGIApp:
+def _unbroken(app: ASGIApp) -> ASGIApp:
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"content-security-policy", CSP.encode()),
-                                      (b"x-content-type-options", b"nosniff")]  # fmt: skip
-            await send(message)
-
         with contextlib.suppress(_Broken):
-            await app(scope, receive, sending)
+            await app(scope, receive, send)
 
     return wrapped
 
@@ -426,6 +447,11 @@ def _effect(run: FakeRun, type_: str, payload: dict[str, Any]) -> None:
         case "input.provide":
             run.then(events.InputProvided(input_id=payload["input_id"], value=payload["value"], by="dana"),
                      events.RunResumed())  # fmt: skip
+        case "message.send":
+            run.then(events.MessageCompleted(message_id=f"said-{len(run.facts)}", role="user",
+                                             content=payload["content"]))  # fmt: skip
+        case "tool.reconcile":
+            run.then(events.ToolReconciled(by="dana", **payload))
         case "run.pause":
             run.then(events.RunPauseRequested(), events.RunPaused())
         case "run.resume":

@@ -6,6 +6,7 @@ What a release has frozen is never replaced: without `--replace` it only adds fi
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -32,7 +33,7 @@ from runlane_contracts.commands import (
     StartRun,
 )
 from runlane_contracts.cursor import REDUCER_VERSION, CursorKeys, Position, Scope, filter_hash
-from runlane_contracts.envelope import Actor, Commit, Fact, ItemRef, Redaction
+from runlane_contracts.envelope import ERASURE_RULE, Actor, Commit, Fact, ItemRef, Redaction
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch, PreviewGap, PreviewSubject
 from runlane_contracts.problems import Code, problem_document
 from runlane_contracts.resume import End, EndReason, Hello, Mark, Outcome, ResetReason, SnapshotFrame, Synced
@@ -127,6 +128,13 @@ PAYLOADS: tuple[events.Payload, ...] = (
 )  # fmt: skip
 
 
+def _compacted(reason: Literal["retention", "erasure"], *erased: str) -> events.LogCompacted:
+    return events.LogCompacted(
+        from_sequence=1, to_sequence=9, snapshot_ref="/v1/runs/run_1/snapshot?at_sequence=9", sha256="0" * 64,
+        policy="default=30d", reason=reason, status="completed", erased=erased,
+    )  # fmt: skip
+
+
 def facts() -> list[Fact]:
     """One fact of every type, all optional fields set, and one with none."""
     full = [_fact(sequence, payload) for sequence, payload in enumerate(PAYLOADS, 1)]
@@ -139,7 +147,13 @@ def facts() -> list[Fact]:
         full[0], event_id="evt_unknown", type="holo.projected", sequence=len(full) + 2,
         payload=msgspec.Raw(b'{"future":[1,2.0,null]}'),
     )  # fmt: skip
-    return [*full, bare, unknown]
+    archived = events.LogCompacted(
+        from_sequence=1, to_sequence=len(full) + 2, snapshot_ref="/v1/runs/run_1/snapshot?at_sequence=9",
+        sha256="0" * 64, policy="asked to", reason="erasure", status="completed", erased=("tool:c1", "approval:a1"),
+    )  # fmt: skip
+    proof = Redaction(path="", rule=ERASURE_RULE, action="removed", sha256="0" * 64)
+    compacted = msgspec.structs.replace(_fact(len(full) + 3, archived), redactions=(proof,))
+    return [*full, bare, unknown, compacted]
 
 
 def _fact(sequence: int, payload: events.Payload) -> Fact:
@@ -437,6 +451,19 @@ def corpus() -> dict[str, Story]:
         .raw("tool.requested", b'{"tool_call_id":"c1","kind":"x","id":"y","first_sequence":0,"started_at":"never"}')
         .raw("tool.completed", b'{"tool_call_id":"c1","status":"running","ended_at":"never","turn_id":"mine"}')
         .raw("constructor.called", b'{"__proto__":{"a":1},"constructor":1,"toString":2,"hasOwnProperty":3}'),
+        "archived": a_short_run().then(_compacted("retention")),
+        "erased_after_it_was_folded": a_short_run()
+        .raw("message.completed", b'{"role":"user"}')
+        .then(_compacted("erasure", "*"), _compacted("retention")),
+        "erased_before_it_was_folded": a_short_run()
+        .raw("message.completed", b'{"role":"user"}')
+        .erased(*range(1, len(a_short_run().facts) + 2))
+        .then(_compacted("erasure", "*"), _compacted("retention")),
+        "erased_items": a_short_run().then(_compacted("erasure", "tool:c1", "message:m1", "tool:nobody")),
+        "erased_by_nonsense": a_short_run()
+        .raw("log.compacted", b'{"erased":"*"}')
+        .raw("log.compacted", b'{"erased":[null,1,{},"__proto__"]}')
+        .raw("log.compacted", b'{"erased":{"*":1}}'),
         "traces": Story()
         .raw("run.created", b'{"agent":"a","trace_id":"mine"}')
         .raw("run.created", b'{"agent":"a"}', traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")

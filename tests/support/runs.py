@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from runlane_contracts import events, lifecycle
 from runlane_contracts.codec import decode_fact
-from runlane_contracts.envelope import Actor, Commit, Fact, ItemRef
+from runlane_contracts.envelope import ERASURE_RULE, Actor, Commit, Fact, ItemRef, Redaction
 from runlane_contracts.lifecycle import FactDraft, RunLifecycle
 
 RECORDINGS = Path(__file__).parent.parent / "fixtures" / "recordings"
@@ -34,6 +34,15 @@ class Story:
     def raw(self, type_: str, payload: bytes = b"{}", **envelope: Any) -> "Story":
         """A fact of any type, with any payload."""
         return self.drafts(FactDraft(type=type_, payload=msgspec.Raw(payload), **envelope))
+
+    def erased(self, *sequences: int) -> "Story":
+        """The facts of these sequences as an erasure leaves them."""
+        mark = Redaction(path="", rule=ERASURE_RULE, action="removed", sha256="0" * 64)
+        for sequence in sequences:
+            self.facts[sequence - 1] = msgspec.structs.replace(
+                self.facts[sequence - 1], payload=msgspec.Raw(b"{}"), redactions=(mark,)
+            )
+        return self
 
     def drafts(self, *drafts: FactDraft) -> "Story":
         """Facts as a producer states them."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 from msgspec import Struct
 
+from runlane.audit_sink.broker_log import BrokerLog
 from runlane.audit_sink.chain import export_statement
 from runlane.audit_sink.handler import SourceHandler, is_gapless, reader_of
 from runlane.audit_sink.output import Output
@@ -24,6 +25,7 @@ from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import KernelError
+from runlane.kernel.publisher import WindowedPublisher
 from runlane_contracts.codec import encode
 from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
@@ -48,7 +50,8 @@ async def serve(settings: AuditSinkSettings, connections: Connections | None = N
         async with asyncio.TaskGroup() as tasks:
             for consumer in sink.consumers:
                 tasks.create_task(consumer.run())
-            signing = tasks.create_task(sink.sign_what_waits())
+            working = [tasks.create_task(sink.sign_what_waits())]
+            working += [tasks.create_task(one.follow()) for one in sink.broker_logs]
             try:
                 yield Running(
                     name=NAME,
@@ -57,7 +60,8 @@ async def serve(settings: AuditSinkSettings, connections: Connections | None = N
                     consumers=sink.consumers,
                 )
             finally:
-                signing.cancel()
+                for task in working:
+                    task.cancel()
                 for consumer in sink.consumers:
                     consumer.stop()
 
@@ -79,6 +83,8 @@ class _Sink:
             clock=asyncio.get_running_loop().time,
             checkpoint_records=settings.checkpoint_records,
         )
+        publisher = WindowedPublisher(connection)
+        self.broker_logs = [BrokerLog(path, publisher, layout.subjects) for path in settings.broker_logs]
         self.consumers: list[BatchConsumer] = []
         for spec in layout.consumers():
             if spec.service != NAME:

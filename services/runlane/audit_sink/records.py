@@ -30,6 +30,7 @@ RECORDED, ACCEPTED, UNREADABLE, LOST, REPLACED = "recorded", "accepted", "unread
 
 _SUPERVISOR = Actor(kind="service", id="run_supervisor")
 _SAFE = re.compile(r"^[A-Za-z0-9_.@:-]{1,128}$(?![\s\S])")
+_SAFE_SUBJECT = re.compile(r"^[A-Za-z0-9_.@:$*>-]{1,128}$(?![\s\S])")
 _DECISIONS = frozenset({"approval", "input"})
 _ALSO = {"tool.reconciled": "decision", "tool.outcome_unknown": "decision"}
 
@@ -61,6 +62,11 @@ Read = Callable[[SourceMessage], Entries]
 def safe(text: str) -> str:
     """An id as it is, or, where it is none, a hash of it: what anybody may name can hold anything."""
     return text if _SAFE.match(text) else "hash_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _safe_target(kind: str, id_: str) -> str:
+    """An id, or a subject of the broker, which has wildcards."""
+    return id_ if kind == "subject" and _SAFE_SUBJECT.match(id_) else safe(id_)
 
 
 # --- the log ------------------------------------------------------------------------------------------------
@@ -139,6 +145,8 @@ def _outcome(payload: Any) -> str:
             return f"lease_epoch_{payload.lease_epoch}"
         case events.RunLeaseLost():
             return safe(payload.cause)
+        case events.LogCompacted():
+            return payload.reason
         case _:
             return RECORDED
 
@@ -207,7 +215,9 @@ def of_refusal(message: SourceMessage) -> Entries:
             time=found.time,
             actor=Actor(kind=found.actor.kind, id=safe(found.actor.id)),
             action=found.action[:128],
-            target=Target(kind=safe(found.target.kind), id=safe(found.target.id), run_id=run_id),
+            target=Target(
+                kind=safe(found.target.kind), id=_safe_target(found.target.kind, found.target.id), run_id=run_id
+            ),
             outcome=safe(found.outcome),
             source_position=message.position,
             causes=(safe(service),),

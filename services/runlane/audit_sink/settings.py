@@ -1,5 +1,7 @@
 """Every knob of the audit sink. From `RUNLANE_AUDIT_SINK_…` variables; what all services share from `RUNLANE_…`."""
 
+from pathlib import Path
+
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -28,6 +30,11 @@ class AuditSinkSettings(BaseSettings):
         default=256, ge=1, le=4096, description="Messages of a source sealed at a time, at most."
     )
     batch_bytes: int = Field(default=4 * MIB, ge=MIB, le=64 * MIB, description="And their size.")
+
+    broker_logs: tuple[Path, ...] = Field(
+        default=(),
+        description="Log files of brokers, a JSON list: what they refused is recorded. With `logtime_utc: true`.",
+    )
 
     @field_validator("signing_key")
     @classmethod

@@ -27,7 +27,7 @@ from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.nats_server import EmbeddedServer
 from runlane.hosting.service import Process, Running, Service, Site, run
 from runlane.hosting.settings import AccessSettings, CommonSettings
-from runlane.hosting.telemetry import configure_logging, start_telemetry
+from runlane.hosting.telemetry import Telemetry, configure_logging, start_telemetry
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import unpin
@@ -38,6 +38,8 @@ from runlane.projector import app as projector
 from runlane.projector.settings import ProjectorSettings
 from runlane.redaction_filter import app as redaction_filter
 from runlane.redaction_filter.settings import RedactionFilterSettings
+from runlane.retention import app as retention
+from runlane.retention.settings import RetentionSettings
 from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.access import OBSERVER, OPERATOR, SUBSCRIBER
@@ -62,7 +64,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
     KeyFile(state.api_keys).begin_with(secrets.api_keys.items())
     # Besides these, the environment may name an issuer of tokens (`RUNLANE_JWT_…`).
     access = AccessSettings(api_keys_file=state.api_keys, cursor_keys=SecretStr(_signing_first(secrets)))
-    async with _connections(server, secrets) as connections:
+    async with _closing(telemetry), _connections(server, secrets) as connections:
         operator = await connections.of(OPERATOR)
         await provision(operator, server.layout, now=utc_now)
         await _unpin_the_dead(operator, server.layout)
@@ -81,6 +83,15 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
             )  # fmt: skip
 
 
+@asynccontextmanager
+async def _closing(telemetry: Telemetry) -> AsyncIterator[None]:
+    """What a collector has not got yet is sent when everything else has stopped."""
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(telemetry.close)
+
+
 async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
     """Nobody else works on this folder: whoever is pinned to a durable was killed, and need not be waited for."""
     pinned = [spec for spec in layout.consumers() if spec.pinned]
@@ -88,14 +99,19 @@ async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
 
 
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir, secrets: Secrets) -> list[Service]:
-    store = state.read_store_url
+    store, objects = state.read_store_url, state.object_store_url
     command = CommandGatewaySettings(common=common, access=access)
-    edge = EdgeGatewaySettings(common=common, access=access, read_store_url=store, command_gateway_url=None)
-    fold = ProjectorSettings(common=common, read_store_url=store)
+    edge = EdgeGatewaySettings(
+        common=common, access=access, read_store_url=store, object_store_url=objects, command_gateway_url=None,
+    )  # fmt: skip
+    fold = ProjectorSettings(common=common, read_store_url=store, object_store_url=objects)
     mask = RedactionFilterSettings(common=common)
     decide = RunSupervisorSettings(common=common)
+    keep = RetentionSettings(common=common, read_store_url=store, object_store_url=objects)
     count = MetricsAggregatorSettings(common=common)
-    seal = AuditSinkSettings(common=common, signing_key=SecretStr(secrets.audit_signing_key))
+    seal = AuditSinkSettings(
+        common=common, signing_key=SecretStr(secrets.audit_signing_key), broker_logs=(state.broker_log,)
+    )
     return [
         lambda connections: redaction_filter.serve(mask, connections),
         lambda connections: projector.serve(fold, connections),
@@ -104,6 +120,7 @@ def _services(common: CommonSettings, access: AccessSettings, state: StateDir, s
         lambda connections: metrics_aggregator.serve(count, connections),
         lambda connections: command_gateway.serve(command, connections),
         lambda connections: edge_gateway.serve(edge, connections),
+        lambda connections: retention.serve(keep, connections),
     ]
 
 

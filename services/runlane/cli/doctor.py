@@ -149,10 +149,13 @@ async def _drift(broker: Connection, layout: Layout) -> Finding:
         report = await provision(broker, layout, now=utc_now, dry_run=True)
     except Permanent as exc:
         return Finding("layout", "fail", str(exc), "the settings ask for what the broker cannot become")
+    if not report.changes and report.former_in_use:
+        detail = f"somebody works with another number of partitions: {', '.join(report.former_in_use)}"
+        return Finding("layout", "warn", detail, "give all supervisors the same RUNLANE_SUPERVISOR_PARTITIONS")
     if not report.changes:
         return Finding("layout", "ok", f"{report.unchanged} streams and consumers as they should be")
-    names = ", ".join(change.name for change in report.changes[:5])
-    return Finding("layout", "warn", f"{len(report.changes)} differ: {names}", "runlane provision --dry-run")
+    names = ", ".join(f"{change.name} ({change.kind} by it)" for change in report.changes[:5])
+    return Finding("layout", "warn", f"{len(report.changes)} differ: {names}", "runlane provision")
 
 
 async def _dead_letters(broker: Connection, layout: Layout) -> Finding:
@@ -173,6 +176,10 @@ async def _service(broker: Connection, layout: Layout, name: str) -> Finding:
     except RequestRefused as exc:
         return Finding(check, "fail", str(exc), "look at its log")
     verdict: Verdict = "ok" if said.get("ready") else "fail"
+    detail = said.get("detail")
+    trouble = detail.get("trouble") if isinstance(detail, dict) else None
+    if trouble and verdict == "ok":
+        return Finding(check, "warn", f"waits: {trouble}", "what it waits for is kept meanwhile; nothing is lost yet")
     return Finding(check, verdict, f"{said.get('version', '')} at {said.get('instance', '')}", f"{said.get('detail')}")
 
 

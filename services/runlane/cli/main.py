@@ -29,6 +29,8 @@ VERBS = (
     ),
     Verb("provision", "runlane.cli.provision:provision", "Operate", "Make the broker's streams match the layout."),
     Verb("rebuild", "runlane.cli.rebuild:rebuild", "Operate", "Fold the read store again from the view."),
+    Verb("compact", "runlane.cli.compact:compact", "Operate", "Archive finished runs and take them out of the log."),
+    Verb("erase", "runlane.cli.erase:erase", "Operate", "Remove the content of a finished run for good."),
     Verb("doctor", "runlane.cli.doctor:doctor", "Operate", "Look for what is wrong, and say what to do."),
     Verb("bench", "runlane.cli.bench:bench", "Operate", "Measure what this installation carries."),
 )

@@ -48,6 +48,8 @@ async def provision(
             emit({"change": change.kind, "name": change.name, "settings": list(change.settings), "dry_run": dry_run})
         else:
             click.echo(f"{change.kind} {change.name}  {', '.join(change.settings)}".rstrip())
+    for name in made.former_in_use:
+        say(f"{name} is of another number of partitions, and in use: stop who uses it, and provision again")
     would = "would change" if dry_run else "changed"
     say(f"{len(made.changes)} {would}, {made.unchanged} as they should be")
 

@@ -2,6 +2,7 @@
 
 nats/            the broker's store
 read.sqlite      the read store; can be folded again from the log
+objects/         archives of runs, and content of facts; cannot be made again
 keys.json        cursor keys, API keys, broker passwords, the audit's signing key; made once, readable by the owner only
 api_keys.json    who is let in: keys by their hash; begins with those of keys.json, changed by `runlane keys`
 connection.json  where it serves and as whom to ask; readable by the owner only
@@ -82,8 +83,16 @@ class StateDir:
         return self.path / "nats"
 
     @property
+    def broker_log(self) -> Path:
+        return self.nats_store / "server.log"
+
+    @property
     def read_store_url(self) -> str:
         return f"sqlite+aiosqlite:///{self.path.absolute() / 'read.sqlite'}"
+
+    @property
+    def object_store_url(self) -> str:
+        return str(self.path.absolute() / "objects")
 
     @property
     def api_keys(self) -> Path:

@@ -25,6 +25,7 @@ from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.http import application
 from runlane.hosting.http_server import HttpAddress
+from runlane.hosting.measured_log import MeasuredLog
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
 from runlane.hosting.tasks import task_group
@@ -63,7 +64,7 @@ async def serve(settings: CommandGatewaySettings, connections: Connections | Non
                 yield Running(
                     name=NAME,
                     health=gateway.health,
-                    asgi=application(gateway.routes(), on_refusal=gateway.refusals.of_http),
+                    asgi=application(gateway.routes(), on_refusal=gateway.refusals.of_http, service=NAME),
                     listen=HttpAddress(settings.http_host, settings.http_port),
                 )
             await gateway.stop()
@@ -85,7 +86,7 @@ class _Gateway:
         self._publisher = WindowedPublisher(connection)
         self._direct = DirectReader(connection)
         self._run_logs = RunLogs(
-            NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct),
+            MeasuredLog(NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct), layout, NAME),
             now=utc_now,
             new_id=new_id,
             max_runs=settings.max_open_runs,
@@ -107,6 +108,7 @@ class _Gateway:
             now=utc_now,
             new_id=new_id,
             sample_ratio=settings.common.telemetry_sample_ratio,
+            stream=layout.command_stream,
         )
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
         self._admission = Admission(

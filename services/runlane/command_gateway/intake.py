@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from runlane.command_gateway.outcomes import Outcomes
+from runlane.hosting.spans import sending
+from runlane.hosting.telemetry import current_traceparent, is_tracing
 from runlane.kernel.clock import NewId, Now
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.publisher import PubAck
@@ -80,11 +82,13 @@ class Intake:
         now: Now,
         new_id: NewId,
         sample_ratio: float = 1.0,
+        stream: str = "RL_COMMAND",
     ) -> None:
         self._ledger, self._publisher, self._outcomes = ledger, publisher, outcomes
         self._subjects, self._now, self.new_id = subjects, now, new_id
         self.accepted = 0
         self._sample_ratio = sample_ratio
+        self._stream = stream
 
     async def submit(self, intent: Intent, *, wait_s: float) -> LedgerEntry:
         """Accept a command, durably, and wait up to `wait_s` for its outcome.
@@ -111,18 +115,24 @@ class Intake:
         if entry.fingerprint != intent.fingerprint:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
         if entry.status is LedgerStatus.ACCEPTED:
-            traced = self._traced(intent)
-            sent = {headers.COMMIT_ID: intent.command_id}
-            if traced.traceparent is not None:
-                sent[headers.TRACEPARENT] = traced.traceparent
-            await self._publisher.publish(
-                self._subjects.command(*intent.run), encode(_command(traced, entry.accepted_at)), sent
-            )
+            with sending(self._stream, message_id=intent.command_id, run=intent.run):
+                traced = self._traced(intent)
+                sent = {headers.COMMIT_ID: intent.command_id}
+                if traced.traceparent is not None:
+                    sent[headers.TRACEPARENT] = traced.traceparent
+                await self._publisher.publish(
+                    self._subjects.command(*intent.run), encode(_command(traced, entry.accepted_at)), sent
+                )
             self.accepted += 1
         return entry
 
     def _traced(self, intent: Intent) -> Intent:
-        """A run that nobody brought a trace for gets its own; whether it is recorded is decided here, once."""
+        """In the span that sends it, if there is one, else in the trace of who asked.
+
+        A run that nobody brought a trace for gets its own; whether it is recorded is decided here, once.
+        """
+        if is_tracing():
+            return replace(intent, traceparent=current_traceparent() or intent.traceparent)
         if intent.traceparent is not None or not isinstance(intent.payload, (StartRun, ReExecuteRun)):
             return intent
         context = own_context(*intent.run, ratio=self._sample_ratio)

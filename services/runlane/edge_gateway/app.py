@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.edge_gateway import openapi
+from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane.edge_gateway.crowd import Crowd
@@ -33,6 +34,7 @@ from runlane.edge_gateway.reads import Reads
 from runlane.edge_gateway.run_state import RunStates
 from runlane.edge_gateway.settings import EdgeGatewaySettings
 from runlane.edge_gateway.timelines import TimelineReads, Timelines
+from runlane.edge_gateway.view import View
 from runlane.edge_gateway.watch import Watches
 from runlane.edge_gateway.websocket.endpoint import PATH as SOCKET_PATH, SocketEndpoint, upgrade_needed
 from runlane.edge_gateway.websocket.methods import Services
@@ -50,12 +52,16 @@ from runlane.hosting.http import (
     json_response,
     method_not_allowed,
 )
+from runlane.hosting.http_meter import HttpMeter
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
 from runlane.hosting.service import Running
+from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.object_store.archives import Archives
+from runlane.object_store.store import Objects
 from runlane.read_store import ReadStore
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
@@ -75,19 +81,26 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
         store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
-        view = BrokerView(connection, reader, layout)
+        feed = BrokerView(connection, reader, layout)
+        view = ArchivedView(feed, Archives(Objects.at(settings.object_store_url)))
         states = RunStates(view, store)
-        hubs = await enter(_hubs(settings, view, states, meters))
+        hubs = await enter(_hubs(settings, view, feed, states, meters))
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
-        sockets = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
-        await enter(sockets.ticking())
+        sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random, meters=meters)
+        sockets = _sockets(settings, sessions, authorizer, view, hubs, crowd, meters, refusals.of_http)
+        await enter(sessions.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
         async def health() -> Health:
-            detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
+            detail = {
+                "watchers": meters.watchers,
+                "websockets": meters.sockets,
+                "runs": meters.hubs,
+                "ring_bytes": hubs.ring_bytes,
+            }
             return Health(ready=connection.is_connected, detail=detail)
 
         async def drain() -> None:
@@ -113,7 +126,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 elsewhere=elsewhere,
                 desk=HealthDesk({NAME: health}),
                 on_refusal=refusals.of_http,
-                sockets=_sockets(settings, sockets, authorizer, view, hubs, crowd, meters, refusals.of_http),
+                sockets=sockets,
             ),
             listen=HttpAddress(settings.http_host, settings.http_port),
             drain=drain,
@@ -126,9 +139,9 @@ def _read_store(settings: EdgeGatewaySettings) -> ReadStore:
     )
 
 
-def _hubs(settings: EdgeGatewaySettings, view: BrokerView, states: RunStates, meters: Meters) -> Hubs:
+def _hubs(settings: EdgeGatewaySettings, view: View, feed: BrokerView, states: RunStates, meters: Meters) -> Hubs:
     return Hubs(
-        view=view, feed=view, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
+        view=view, feed=feed, states=states, limits=settings.hub_limits, meters=meters, jitter=random.random
     )  # fmt: skip
 
 
@@ -150,7 +163,7 @@ def _sockets(
     settings: EdgeGatewaySettings,
     sessions: Sessions,
     authorizer: Authorizer,
-    view: BrokerView,
+    view: View,
     hubs: Hubs,
     crowd: Crowd,
     meters: Meters,
@@ -182,7 +195,7 @@ def _forwarder(settings: EdgeGatewaySettings) -> Forwarder:
 class _Parts:
     settings: EdgeGatewaySettings
     authorizer: Authorizer
-    view: BrokerView
+    view: View
     hubs: Hubs
     states: RunStates
     store: ReadStore
@@ -268,8 +281,12 @@ class EdgeApp:
         self._on_refusal = on_refusal
         self._routes = list(routes)
         self._api_routes = [route for route in routes if isinstance(route, Route) and route.path.startswith(_API)]
-        self._own = application([*routes, *desk.routes(), Route("/openapi.json", _openapi)], on_refusal=on_refusal)
-        self._watching = Problems(watch, on_refusal)
+        self._own = application(
+            [*routes, *desk.routes(), Route("/openapi.json", _openapi)], on_refusal=on_refusal, service=NAME
+        )
+        self._watching: ASGIApp = Problems(watch, on_refusal)
+        if is_tracing():  # else an open watch holds nothing but itself
+            self._watching = HttpMeter(self._watching, NAME, route="/v1/runs/{run_id}/watch")
         self._elsewhere = elsewhere
 
     def joined(self, elsewhere: ASGIApp, desk: HealthDesk) -> "EdgeApp":

@@ -1,18 +1,24 @@
 """The view on JetStream: direct-get reads, and the subject to which the broker republishes what it stored."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from opentelemetry.trace import SpanKind
+
 from runlane.edge_gateway.shared_ask import SharedAsk
 from runlane.edge_gateway.view import OnCommit, OnPreviews, Page, StreamStart, ViewCommit
+from runlane.hosting.spans import happened
+from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.direct import DirectReader, StoredMessage, StreamState
 from runlane_contracts.codec import decode_raw_commit
 from runlane_contracts.cursor import Position
-from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION, NATS_SEQUENCE
+from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION, NATS_SEQUENCE, TRACEPARENT
 from runlane_contracts.streams import Layout
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.telemetry import Attribute, Span
 
 PAGE_MESSAGES = 1000
 EPOCH_AGE_S = 5.0
@@ -28,6 +34,7 @@ class BrokerView:
         self._connection = connection
         self._reader = reader
         self._layout = layout
+        self._is_traced = is_tracing()
         self._epochs: dict[str, tuple[str, float]] = {}
         self._swept: dict[str, StreamState] = {}
         self._shared: dict[str, tuple[SharedAsk[StreamState], SharedAsk[str]]] = {}
@@ -132,9 +139,12 @@ class BrokerView:
         stream = self._layout.view_stream(run.run_id)
 
         async def arrived(message: Any) -> None:
+            began_ns = time.time_ns()
             commit = _live_commit(message, self._epochs.get(stream, ("", 0.0))[0])
             if commit is not None:
                 deliver(commit)
+                if self._is_traced:
+                    _leave_span(message, run, commit, began_ns)
 
         return await self._subscribe(self._layout.subjects.live(*run), arrived, LIVE_PENDING_BYTES)
 
@@ -159,6 +169,17 @@ class BrokerView:
             await self._connection.nc.flush(timeout=2)
         except Exception as exc:
             raise as_kernel_error(exc, "subscribe") from exc
+
+
+def _leave_span(message: Any, run: RunAddress, commit: ViewCommit, began_ns: int) -> None:
+    """A commit reached everybody who watches its run here."""
+    happened(
+        Span.DELIVER, "rl.live", [(message.headers or {}).get(TRACEPARENT)], began_ns=began_ns, kind=SpanKind.CONSUMER,
+        attributes={
+            Attribute.TENANT_ID: run.tenant_id, Attribute.RUN_ID: run.run_id,
+            Attribute.MESSAGING_CONVERSATION: run.run_id, Attribute.SEQUENCE: commit.first_sequence,
+        },
+    )  # fmt: skip
 
 
 def _has_derived(derived: str, log: StreamState) -> bool:

@@ -38,7 +38,7 @@ class Connection(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether `write_now` would be taken at once."""
+        """Whether `write_now` may be called: what is written is taken, or buffered while `paused`."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Connection(Protocol):
         ...
 
     async def write(self, chunk: Chunk) -> None:
-        """Hand over, unless `paused`. Raises ConnectionLost, Stalled."""
+        """Hand over. Raises ConnectionLost, Stalled."""
         ...
 
     async def finish(self) -> None:
@@ -100,8 +100,7 @@ class TransportConnection:
     @property
     def writable(self) -> bool:
         """See `Connection.writable`."""
-        protocol = self._protocol
-        return not (protocol.flow.write_paused or protocol.cycle.disconnected or self._transport.is_closing())
+        return not self.lost
 
     @property
     def paused(self) -> bool:

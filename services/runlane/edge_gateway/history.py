@@ -1,23 +1,45 @@
 """Reads a run's stored commits after a position, in order, without a hole."""
 
 import asyncio
+from dataclasses import dataclass
 
-from runlane.edge_gateway.view import BEGINNING, StreamStart, View, ViewCommit
+from runlane.edge_gateway.view import BEGINNING, RELOCATED, StreamStart, View, ViewCommit
 from runlane.kernel.errors import Retryable
 from runlane_contracts.cursor import Position
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.subjects import RunAddress
 
 _BEHIND_ASKS = 20
 _BEHIND_POLL_S = 0.05
+SMALL_PAGE_BYTES = 64 * 1024
 
 
 class Hole(Exception):
-    """Facts between `expected` and `got` are not in the view: compacted, or cut out."""
+    """Facts between `expected` and `got` are not in the view: archived, if the record says so, or lost."""
 
-    def __init__(self, run: RunAddress, expected: int, got: int) -> None:
-        super().__init__(f"{run.tenant_id}/{run.run_id}: expected sequence {expected}, the view goes on at {got}")
+    def __init__(self, run: RunAddress, expected: int, got: int, compaction: LogCompacted | None = None) -> None:
+        why = "archived" if compaction is not None else "the record does not say why"
+        super().__init__(f"{run.run_id}: expected sequence {expected}, the view goes on at {got}: {why}")
         self.expected = expected
         self.got = got
+        self.compaction = compaction
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the record says that they were archived. Else they are lost, which is a fault."""
+        return self.compaction is not None
+
+
+@dataclass(slots=True)
+class HistoryRoom:
+    """What all readers together hold of history. When it is used up, they read little at a time."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+    def page_bytes(self, wanted_bytes: int) -> int:
+        """How much one may read now."""
+        return wanted_bytes if self.used_bytes < self.max_bytes else min(wanted_bytes, SMALL_PAGE_BYTES)
 
 
 class History:
@@ -51,7 +73,7 @@ class History:
             if not found and not page.exhausted:
                 self._begin_after(page.commits[-1])
             elif not self._proven and (not found or found[0].first_sequence > self.sequence + 1):
-                self._start, self._proven = BEGINNING, True
+                self._start, self._proven = RELOCATED, True
             else:
                 return self._take(found)
 
@@ -78,7 +100,7 @@ class History:
             if commit.first_sequence > self.sequence + 1:
                 if in_order:  # hand out what is whole; the next call reports the hole
                     break
-                raise Hole(self._run, self.sequence + 1, commit.first_sequence)
+                raise Hole(self._run, self.sequence + 1, commit.first_sequence, commit.compaction())
             in_order.append(commit)
             self.sequence = commit.last_sequence
         if in_order:

@@ -16,10 +16,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from runlane.edge_gateway.burst import Burst, BurstMaker
 from runlane.edge_gateway.frames import FactFrames
-from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.history import History, HistoryRoom, Hole
 from runlane.edge_gateway.lanes import is_critical
 from runlane.edge_gateway.meters import Meters
-from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.resume import Head
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.run_state import (
@@ -35,6 +35,7 @@ from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
@@ -53,10 +54,12 @@ class HubLimits:
 
     ring_bytes: int = 1024 * 1024
     preview_bytes: int = 256 * 1024
+    total_preview_bytes: int = 64 * 1024 * 1024
     total_ring_bytes: int = 128 * 1024 * 1024
     burst_bytes: int = 32 * 1024
     page_bytes: int = 512 * 1024
     history_readers: int = 32
+    history_bytes: int = 32 * 1024 * 1024
     linger_s: float = 10.0
     sweep_s: float = 5.0
     read_timeout_s: float = 10.0
@@ -126,6 +129,11 @@ class RunHub:
         return self._owner.history_slots
 
     @property
+    def history_room(self) -> HistoryRoom:
+        """What readers may hold of it, over all hubs."""
+        return self._owner.history_room
+
+    @property
     def status(self) -> str:
         """The run's status at the head."""
         return self._status.status if self._status else ""
@@ -136,9 +144,16 @@ class RunHub:
         status = self._status
         return status is not None and status.terminal and status.through <= self.head.sequence
 
-    def standing(self, readable_from: int = 1) -> Head:
-        """What there is to resume in."""
-        return Head(self.head, self.terminal, readable_from)
+    def standing(self, hole: Hole | None = None) -> Head:
+        """What there is to resume in, as far as reading it went."""
+        if hole is None:
+            return Head(self.head, self.terminal)
+        return Head(self.head, self.terminal, hole.got, hole.is_declared)
+
+    def report(self, hole: Hole) -> None:
+        """Facts are missing: what somebody has to look into."""
+        self._owner.meters.holes += 1
+        _log.error("%s", hole, extra=_extra(self.run, LogEvent.VIEW_HOLE))
 
     def holds(self, sequence: int) -> bool:
         """Whether everything after a sequence is at hand, without reading history."""
@@ -215,7 +230,7 @@ class RunHub:
             async with self._preview_lock:
                 if self.previews is None:
                     self._preview_live = await self._owner.feed.previews(self.run, self._on_previews)
-                    self.previews = PreviewLanes(self._owner.limits.preview_bytes)
+                    self.previews = PreviewLanes(self._owner.limits.preview_bytes, self._owner.preview_budget)
                 lane = self.previews
             yield lane
         finally:
@@ -225,8 +240,14 @@ class RunHub:
 
     def _leave_previews(self) -> None:
         if self._preview_users == 0 and self._preview_live is not None and self._live is not None:
-            subscription, self._preview_live, self.previews = self._preview_live, None, None
+            subscription, self._preview_live = self._preview_live, None
+            self._drop_previews()
             self._owner.spawn(subscription.close())
+
+    def _drop_previews(self) -> None:
+        if self.previews is not None:
+            self.previews.close()
+            self.previews = None
 
     # --- opening and closing ------------------------------------------------------------------------------
 
@@ -262,7 +283,8 @@ class RunHub:
         """Unsubscribe. May be called again."""
         self.closed = True
         subscriptions = [one for one in (self._live, self._preview_live) if one is not None]
-        self._live = self._preview_live = self.previews = None
+        self._live = self._preview_live = None
+        self._drop_previews()
         self._owner.ring_bytes -= self._counted_bytes
         self._counted_bytes = 0
         for subscription in subscriptions:
@@ -283,6 +305,8 @@ class RunHub:
 
     def _append(self, commit: ViewCommit) -> None:
         facts = commit.facts()
+        if facts and facts[0].type == LogCompacted.TYPE and b'"erased"' in facts[0].raw:
+            self._ring.forget()  # it holds what was erased
         self._ring.append(commit)
         self.head = commit.position
         for fact in facts:
@@ -346,8 +370,7 @@ class RunHub:
                 if not moved:
                     await asyncio.sleep(min(0.02 * 2**attempt, 0.5))
         except Hole as exc:
-            self._owner.meters.holes += 1
-            _log.error("%s", exc, extra=_extra(self.run, LogEvent.VIEW_HOLE))
+            self.report(exc)
             self._break()
         except Exception:  # noqa: BLE001 - whatever it is, other runs go on
             _log.exception("a run cannot be followed", extra=_extra(self.run, LogEvent.VIEW_BROKEN))
@@ -389,6 +412,8 @@ class Hubs:
         self.limits = limits
         self.meters = meters
         self.ring_bytes = 0
+        self.preview_budget = PreviewBudget(limits.total_preview_bytes)
+        self.history_room = HistoryRoom(limits.history_bytes)
         self.history_slots = asyncio.Semaphore(limits.history_readers)
         self._jitter = jitter
         self._hubs: dict[RunAddress, RunHub] = {}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from runlane.edge_gateway.burst import Burst, BurstMaker
 from runlane.edge_gateway.frames import Chunk, FactFrames
-from runlane.edge_gateway.history import History, Hole
+from runlane.edge_gateway.history import SMALL_PAGE_BYTES, History, Hole
 from runlane.edge_gateway.hub import RunHub
 from runlane.edge_gateway.lanes import Lane
 from runlane.edge_gateway.meters import Meters
@@ -28,7 +28,6 @@ from runlane.kernel.errors import KernelError
 from runlane_contracts.cursor import REDUCER_VERSION, Position
 from runlane_contracts.resume import End, EndReason, Hello, Mark, Outcome, ResetReason, Synced
 
-_SLOW_PAGE_BYTES = 64 * 1024
 _STALE_TRIES = 100
 
 Page = tuple[ViewCommit, ...]
@@ -56,9 +55,9 @@ class OutgoingLimits:
     pressure: PressureLimits = field(default_factory=PressureLimits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
-    """What was decided before the stream opened."""
+    """What was decided before the stream opened. What is large in it is let go of once it was taken over."""
 
     outcome: Outcome
     after: Position
@@ -98,9 +97,9 @@ class Outgoing:
     """One reader's place, and what comes after it."""
 
     __slots__ = (
-        "_ahead", "_history", "_hub", "_limits", "_loop", "_meters", "_notify", "_page", "_page_bytes", "_pressure",
-        "_previews", "_retry", "_stale", "_start", "_status", "_waking", "encoder", "gone", "high_water", "ids_sent",
-        "plan", "position", "synced",
+        "_ahead", "_history", "_hub", "_limits", "_loop", "_meters", "_notify", "_page", "_page_begun", "_page_bytes",
+        "_pressure", "_previews", "_retry", "_stale", "_start", "_status", "_waking", "encoder", "gone", "high_water",
+        "ids_sent", "plan", "position", "synced",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +128,10 @@ class Outgoing:
         self.ids_sent = False
         """Whether anything was taken that carries a cursor."""
         self._history = plan.history
-        self._page: deque[ViewCommit] = deque(plan.first_page)
+        self._page: deque[ViewCommit] = deque()
+        self._page_begun = False
+        self._hold(plan.first_page)
+        plan.history, plan.first_page = None, ()
         self._ahead: asyncio.Task[Fetched] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._page_bytes = limits.page_bytes
@@ -181,6 +183,7 @@ class Outgoing:
         snapshot = self.plan.snapshot
         if snapshot is None:
             return None
+        self.plan.snapshot = None
         self.ids_sent = True
         cursor = self.encoder.cursor(snapshot.position)
         return self.encoder.wire.frame("snapshot", snapshot.with_cursor(cursor), cursor)
@@ -223,17 +226,18 @@ class Outgoing:
             return Want.END
         return Want.NEWS if self.lane is None else Want.ROOM
 
-    def take(self, lowest: Lane = Lane.PREVIEWS, *, max_facts: int | None = None) -> Piece | None:
-        """What comes next and is at hand, if its lane is `lowest` or more urgent. `max_facts`: no more than so many.
+    def take(self, lowest: Lane | None = Lane.PREVIEWS, *, max_facts: int | None = None) -> Piece | None:
+        """What comes next and is at hand, if its lane is `lowest` or more urgent (None: nothing may be written now).
 
-        Facts are never overtaken: while there are some, even if they are not allowed just now, there is no preview.
+        `max_facts`: no more than so many. Facts are never overtaken: while there are some, even if they are not allowed
+        just now, there is no preview.
         """
         lane = self.lane
         if lane is None or self.gone:
             return None
-        if lane > lowest:
-            if lane is Lane.PREVIEWS:
-                self._rise(self._loop.time())
+        if lowest is None or lane > lowest:
+            if lane is Lane.PREVIEWS and self._previews is not None:
+                self._meters.coalescings += self._pressure.closed(self._previews.pending_bytes, self._loop.time())
             return None
         if lane > Lane.FACTS:
             return self._take_status(lowest) if lane is Lane.STATUS else self._take_previews()
@@ -277,8 +281,9 @@ class Outgoing:
         return self._page_burst(through, max_facts) if self._page else None
 
     def _page_burst(self, through: int, max_facts: int) -> Burst:
-        if self._ahead is None and self._history is not None and not self._history.exhausted:
-            self._read(self._history)
+        if self._page_begun and self._ahead is None and self._history is not None and not self._history.exhausted:
+            self._read(self._history)  # it takes what was read, so it will want the next one
+        self._page_begun = True
         made = BurstMaker(self.position, max_facts)
         while self._page and made.size_bytes < self._limits.burst_bytes and not made.full:
             commit = self._page[0]
@@ -286,6 +291,7 @@ class Outgoing:
             if made.position.sequence < commit.last_sequence:
                 break
             self._page.popleft()
+            self._hub.history_room.used_bytes -= len(commit.body)
             if through and made.position.sequence >= through:
                 break
         self._page_bytes = min(self._page_bytes * 2, self._limits.page_bytes)
@@ -306,8 +312,7 @@ class Outgoing:
         previews, pressure, now = self._previews, self._pressure, self._loop.time()
         if previews is None:
             return None
-        if previews.pending_bytes >= self._limits.pressure.high_bytes:
-            self._rise(now)
+        self._meters.coalescings += pressure.opened(previews.pending_bytes, now)
         wait_s = pressure.wait_s(previews.pending_bytes, now)
         if wait_s > 0:
             self._waking = self._loop.call_later(wait_s, self._wake_again)
@@ -318,11 +323,6 @@ class Outgoing:
         if not previews.pending:
             pressure.emptied(now)
         return None if chunk is None else Piece(Lane.PREVIEWS, chunk)
-
-    def _rise(self, now: float) -> None:
-        if not self._pressure.coalescing:
-            self._pressure.rise(now)
-            self._meters.coalescings += 1
 
     def _wake_again(self) -> None:
         self._waking = None
@@ -343,10 +343,11 @@ class Outgoing:
     def slow_down(self) -> None:
         """The reader does not take what was read: hold nothing for it, and read less the next time."""
         self.forget_page()
-        self._page_bytes = _SLOW_PAGE_BYTES
+        self._page_bytes = SMALL_PAGE_BYTES
 
     def forget_page(self) -> None:
         """Hold no history. It is read again when it is wanted."""
+        self._hub.history_room.used_bytes -= sum(len(commit.body) for commit in self._page)
         self._page.clear()
         self._history = None
         if self._ahead is not None:
@@ -377,12 +378,17 @@ class Outgoing:
             self.gone = True
         elif fetched:
             self._stale = 0
-            self._page.extend(fetched)
+            self._hold(fetched)
         else:
             # The replica that answers may be a moment behind the one that told us.
             self._stale += 1
             self.gone = self._stale > _STALE_TRIES
             self._retry = self._loop.call_later(self._limits.stale_retry_s, self._read_again)
+
+    def _hold(self, page: Page) -> None:
+        self._page.extend(page)
+        self._page_begun = False
+        self._hub.history_room.used_bytes += sum(len(commit.body) for commit in page)
 
     def _read_again(self) -> None:
         self._retry = None
@@ -401,7 +407,7 @@ class Outgoing:
         self._meters.history_pages += 1
         try:
             async with self._hub.history_slots:
-                return tuple(await history.next(self._page_bytes))
+                return tuple(await history.next(self._hub.history_room.page_bytes(self._page_bytes)))
         except Hole:
             self._meters.holes += 1
             return None

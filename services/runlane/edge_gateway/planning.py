@@ -85,9 +85,11 @@ class Planner:
         history = History(self._hubs.view, hub.run, decision.after)
         try:
             async with self._hubs.history_slots:
-                return decision, history, tuple(await history.next(self._page_bytes))
+                return decision, history, tuple(await history.next(hub.history_room.page_bytes(self._page_bytes)))
         except Hole as hole:
-            return decide(asked, hub.standing(hole.got), settled=True), None, ()
+            if not hole.is_declared:
+                hub.report(hole)
+            return decide(asked, hub.standing(hole), settled=True), None, ()
 
     async def _nothing_left(self, hub: RunHub, asked: Asked, decision: Decision, encoder: FactFrames) -> bool:
         if asked.cursor is None or not isinstance(decision, RunTerminal) or not encoder.types.types:

@@ -12,20 +12,23 @@ class PressureLimits:
     """Marks and times. Between the marks nothing changes."""
 
     high_bytes: int = 64 * 1024
-    """With so much waiting, or a connection that is closed to previews, coalescing is lengthened."""
+    """With so much waiting for a connection that has been closed to previews for a while, coalescing is lengthened."""
     low_bytes: int = 8 * 1024
     """With no more than this waiting at the beginning of a round it is ended."""
     coalesce_s: float = 0.25
     """How long previews gather before the next round."""
+    closed_s: float = 0.05
+    """A connection that is closed no longer than this only has not been served yet."""
 
 
 class Pressure:
     """Whether previews flow as they come or gather first."""
 
-    __slots__ = ("_due_at", "_in_round", "_limits", "coalescing")
+    __slots__ = ("_closed_at", "_due_at", "_in_round", "_limits", "coalescing")
 
     def __init__(self, limits: PressureLimits) -> None:
         self._limits = limits
+        self._closed_at: float | None = None
         self._due_at = 0.0
         self._in_round = False
         self.coalescing = False
@@ -35,11 +38,26 @@ class Pressure:
         """Whether what is taken now has gathered, and should be as few frames as may be."""
         return self.coalescing or self._in_round
 
-    def rise(self, now: float) -> None:
-        """There is too much, or the connection is closed to previews: the next round comes later."""
+    def closed(self, pending_bytes: int, now: float) -> bool:
+        """The connection takes no previews just now, and there are some; whether coalescing is lengthened by it."""
+        if self._closed_at is None:
+            self._closed_at = now
+        return self._rises(pending_bytes, now)
+
+    def opened(self, pending_bytes: int, now: float) -> bool:
+        """The connection takes previews; whether coalescing is lengthened because it did not for a while."""
+        rises = self._closed_at is not None and self._rises(pending_bytes, now)
+        self._closed_at = None
+        return rises
+
+    def _rises(self, pending_bytes: int, now: float) -> bool:
+        is_long = self._closed_at is not None and now - self._closed_at >= self._limits.closed_s
+        if self.coalescing or not is_long or pending_bytes < self._limits.high_bytes:
+            return False
         self.coalescing = True
-        self._due_at = now + self._limits.coalesce_s
+        self._due_at = now  # enough has gathered already
         self._in_round = False
+        return True
 
     def wait_s(self, pending_bytes: int, now: float) -> float:
         """How long previews have to wait still. Called before anything is taken, while the connection is open."""

@@ -20,6 +20,8 @@ MAX_ACTIVE = 256
 MAX_RETIRED = 1024
 MAX_FORMATS = 4
 """In so many wire formats a frame is kept; for further ones it is made anew."""
+WHEN_SHORT = 8
+"""A lane keeps one byte in so many of what it may have, when all together have too much."""
 STATUS_SHARE = 4
 """Of the bytes for previews, one in so many is for status."""
 
@@ -103,11 +105,24 @@ class _Active:
     evicted_through: int = 0
 
 
+@dataclass(slots=True)
+class PreviewBudget:
+    """What the lanes of all runs may hold together. When it is used up, each keeps no more than its share of it."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+    def is_over(self, size_bytes: int, max_bytes: int) -> bool:
+        """Whether a lane of a size, that may have so much when there is enough, has to give back."""
+        return size_bytes > max_bytes or (self.used_bytes > self.max_bytes and size_bytes > max_bytes // WHEN_SHORT)
+
+
 class PreviewLane:
     """A ring of preview frames. Readers hold an index into it."""
 
-    def __init__(self, max_bytes: int, counts: PreviewCounts) -> None:
+    def __init__(self, max_bytes: int, counts: PreviewCounts, budget: PreviewBudget) -> None:
         self.counts = counts
+        self._budget = budget
         self.size_bytes = 0
         self.taken_in_bytes = 0
         self.shared: dict[tuple[int, int, str, bool], object] = {}
@@ -200,16 +215,24 @@ class PreviewLane:
 
     def _push(self, preview_id: str, first: int, last: int, event: str, data: bytes) -> None:
         self._entries.append(PreviewEntry(preview_id, first, last, event, data, self.taken_in_bytes))
-        self.size_bytes += len(data)
+        self._hold(len(data))
         self.taken_in_bytes += len(data)
-        while self.size_bytes > self._max_bytes and len(self._entries) > 1:
+        while len(self._entries) > 1 and self._budget.is_over(self.size_bytes, self._max_bytes):
             evicted = self._entries.popleft()
             self._start += 1
-            self.size_bytes -= len(evicted.data)
+            self._hold(-len(evicted.data))
             active = self._active.get(evicted.preview_id)
             if active is not None:
                 active.evicted_through = evicted.last_seq
         self.shared.clear()
+
+    def _hold(self, more_bytes: int) -> None:
+        self.size_bytes += more_bytes
+        self._budget.used_bytes += more_bytes
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        self._hold(-self.size_bytes)
 
 
 @dataclass(slots=True)
@@ -217,13 +240,14 @@ class PreviewLanes:
     """Where a run's fragments go: status, of which only the newest counts (`latest_value`), and everything else."""
 
     max_bytes: int
+    budget: PreviewBudget
     counts: PreviewCounts = field(default_factory=PreviewCounts)
     status: PreviewLane = field(init=False)
     previews: PreviewLane = field(init=False)
 
     def __post_init__(self) -> None:
-        self.status = PreviewLane(self.max_bytes // STATUS_SHARE, self.counts)
-        self.previews = PreviewLane(self.max_bytes - self.max_bytes // STATUS_SHARE, self.counts)
+        self.status = PreviewLane(self.max_bytes // STATUS_SHARE, self.counts, self.budget)
+        self.previews = PreviewLane(self.max_bytes - self.max_bytes // STATUS_SHARE, self.counts, self.budget)
 
     def append_batch(self, body: bytes) -> bool:
         """Take in one message of the preview subject; whether there is anything new to show."""
@@ -242,6 +266,11 @@ class PreviewLanes:
         """The fact that replaces it was seen: it is shown no more."""
         self.status.retire(preview_id)
         self.previews.retire(preview_id)
+
+    def close(self) -> None:
+        """Give back what they hold; nobody reads them any more."""
+        self.status.close()
+        self.previews.close()
 
     def _append(self, raw: Raw) -> None:
         self.counts.received += 1

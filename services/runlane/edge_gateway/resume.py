@@ -13,11 +13,15 @@ from runlane_contracts.resume import From, Outcome, ResetReason
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the view holds of a run. Everything from `readable_from` to the position is there, without a hole."""
+    """What the view holds of a run. Everything from `readable_from` to the position is there, without a hole.
+
+    `declared`: the record says that what is before that was archived.
+    """
 
     position: Position
     terminal: bool
     readable_from: int = 1
+    declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def _without_cursor(start: From | None, head: Head) -> Decision:
 
 def _suffix(after: Position, head: Head) -> Decision:
     if after.sequence < head.position.sequence and after.sequence + 1 < head.readable_from:
-        return ResetRequired(ResetReason.COMPACTED)
+        return ResetRequired(ResetReason.COMPACTED if head.declared else ResetReason.HOLE)
     return RunTerminal(after) if head.terminal else Resumed(after)
 
 

@@ -55,6 +55,10 @@ class CommitRing:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def forget(self) -> None:
+        """Let go of everything; who is behind reads history."""
+        self._entries, self._lasts, self.size_bytes = [], [], 0
+
     def append(self, commit: ViewCommit) -> None:
         """Add the next commit. Raises ValueError when it does not follow the last one."""
         if self._entries and commit.first_sequence != self._lasts[-1] + 1:

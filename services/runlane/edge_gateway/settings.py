@@ -39,6 +39,12 @@ class EdgeGatewaySettings(BaseSettings):
     read_store_timeout_s: float = Field(default=5.0, gt=0, le=300, description="How long one read may take.")
     read_store_readers: int = Field(default=4, ge=1, le=100, description="Connections that read from it.")
 
+    object_store_url: str = Field(
+        default=".runlane/objects",
+        validation_alias=AliasChoices("RUNLANE_EDGE_OBJECT_STORE_URL", "RUNLANE_OBJECT_STORE_URL", "object_store_url"),
+        description="Where archives and content are: a folder, or a URL such as s3://bucket/prefix.",
+    )
+
     max_watchers: int = Field(default=20_000, ge=1, description="Open watches; more are `overloaded`.")
     max_tenant_watchers: int = Field(
         default=10_000, ge=1, description="Open watches of one tenant; more are `quota_exceeded`."
@@ -48,6 +54,9 @@ class EdgeGatewaySettings(BaseSettings):
     rings_bytes: int = Field(default=128 * MIB, ge=MIB, description="And over all runs.")
     preview_bytes: int = Field(
         default=256 * 1024, ge=4096, description="Newest previews kept per watched run; older ones become a gap."
+    )
+    previews_bytes: int = Field(
+        default=64 * MIB, ge=MIB, description="And over all runs; beyond it each keeps an eighth of its own bound."
     )
     coalesce_high_bytes: int = Field(
         default=64 * 1024,
@@ -77,6 +86,9 @@ class EdgeGatewaySettings(BaseSettings):
         default=256 * 1024, ge=0, description="What the system may buffer beyond that per connection; 0: as it pleases."
     )
     history_readers: int = Field(default=32, ge=1, description="Pages of history that are read at a time.")
+    history_bytes: int = Field(
+        default=32 * MIB, ge=MIB, description="What readers hold of history together; beyond it pages are 64 KiB."
+    )
     linger_s: float = Field(default=10.0, ge=0, le=3600, description="A run stays open so long after its last watcher.")
     sweep_s: float = Field(
         default=5.0, gt=0, le=600, description="How often it is checked that no live message was missed."
@@ -143,8 +155,10 @@ class EdgeGatewaySettings(BaseSettings):
         return HubLimits(
             ring_bytes=self.ring_bytes,
             preview_bytes=self.preview_bytes,
+            total_preview_bytes=self.previews_bytes,
             total_ring_bytes=self.rings_bytes,
             history_readers=self.history_readers,
+            history_bytes=self.history_bytes,
             linger_s=self.linger_s,
             sweep_s=self.sweep_s,
             max_hubs=self.max_runs,
@@ -180,6 +194,7 @@ class EdgeGatewaySettings(BaseSettings):
     def socket_limits(self) -> SocketLimits:
         """Bounds of each WebSocket and of all."""
         return SocketLimits(
+            lanes=self.watch_limits.lanes,
             max_connections=self.max_sockets,
             max_connections_per_tenant=self.max_tenant_sockets,
             max_message_bytes=self.socket_message_bytes,

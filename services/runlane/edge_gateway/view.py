@@ -10,8 +10,10 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
+from runlane.kernel.event_log import compaction_in
 from runlane_contracts import codec
 from runlane_contracts.cursor import Position
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.subjects import RunAddress
 
 
@@ -43,6 +45,10 @@ class ViewCommit:
         """Its facts by sequence, unread: a commit is gapless."""
         facts = codec.decode_raw_commit(self.body).facts
         return ((sequence, bytes(raw)) for sequence, raw in enumerate(facts, self.first_sequence))
+
+    def compaction(self) -> LogCompacted | None:
+        """What its first fact says was archived before it."""
+        return compaction_in(codec.decode_raw_commit(self.body))
 
     def facts(self) -> list[ViewFact]:
         """Its facts, in order."""
@@ -84,6 +90,9 @@ class StreamStart:
 
 
 BEGINNING = StreamStart("", 1)
+"""Of the run, wherever it lies: in the archive, if it was archived."""
+RELOCATED = StreamStart("-", 1)
+"""Of what the stream holds: the place that was asked for is not there any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Watcher:
             if self._connection.lost:
                 raise ConnectionLost
             lowest = self._allowed()
-            piece = None if lowest is None else self._out.take(lowest)
+            piece = self._out.take(lowest)
             if piece is not None:
                 await self._write(piece.chunk)
             elif self._out.want is Want.NOTHING:
@@ -159,8 +159,8 @@ class Watcher:
         if self._attention is None or self._attention.done():
             return  # the task is at it
         connection, out = self._connection, self._out
-        while connection.writable and (lowest := self._allowed()) is not None:
-            piece = out.take(lowest)
+        while connection.writable:
+            piece = out.take(self._allowed())
             if piece is None:
                 break
             connection.write_now(piece.chunk)

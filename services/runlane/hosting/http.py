@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runlane.hosting.http_meter import HttpMeter
 from runlane.kernel.errors import Conflict, Fenced, Retryable
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode
@@ -143,12 +144,17 @@ def _problem_of_status(exc: HTTPException) -> Response:
 
 
 def application(
-    routes: Sequence[BaseRoute], *, middleware: Sequence[Middleware] = (), on_refusal: OnRefusal | None = None
+    routes: Sequence[BaseRoute],
+    *,
+    middleware: Sequence[Middleware] = (),
+    on_refusal: OnRefusal | None = None,
+    service: str | None = None,
 ) -> Starlette:
-    """A Starlette application all of whose errors are problems."""
+    """A Starlette application all of whose errors are problems. `service`: under whose name requests are measured."""
+    measured = [] if service is None else [Middleware(HttpMeter, service=service, routes=routes)]
     app = Starlette(
         routes=list(routes),
-        middleware=[Middleware(Problems, on_refusal=on_refusal), *middleware],
+        middleware=[*measured, Middleware(Problems, on_refusal=on_refusal), *middleware],
         exception_handlers={HTTPException: _answer_http_exception},
     )
     # A redirect would be built from the Host header; `/v1/runs/` is simply not there.

@@ -21,6 +21,14 @@ behind it."""
 _INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
 
 
+def bound_buffers(transport: asyncio.WriteTransport, *, high: int, low: int, kernel: int) -> None:
+    """Of a connection that is streamed to: writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
+    transport.set_write_buffer_limits(high=high, low=low)
+    own = transport.get_extra_info("socket")
+    if kernel and own is not None and own.family in _INTERNET:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
+
+
 class TransportProtocol(HttpToolsProtocol):
     """Offers itself to the application, and tells a listener of the connection's moods."""
 
@@ -37,10 +45,7 @@ class TransportProtocol(HttpToolsProtocol):
 
     def bound_buffers(self, *, high: int, low: int, kernel: int) -> None:
         """Of a connection that is streamed to: writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
-        self.transport.set_write_buffer_limits(high=high, low=low)
-        own = self.transport.get_extra_info("socket")
-        if kernel and own is not None and own.family in _INTERNET:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel)
+        bound_buffers(self.transport, high=high, low=low, kernel=kernel)
 
     def on_message_begin(self) -> None:
         """Offer this connection to the application."""

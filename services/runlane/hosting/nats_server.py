@@ -288,6 +288,7 @@ class EmbeddedServer:
             extra=(
                 f"ports_file_dir: {json.dumps(str(ports_dir))}",
                 f"log_file: {json.dumps(str(self.log_path))}",
+                "logtime_utc: true",
                 f"logfile_size_limit: {8 * MIB}",
                 "logfile_max_num: 3",
                 *self.extra,

@@ -5,17 +5,18 @@ ran; what the kernel counts is observed here, since the kernel knows no telemetr
 """
 
 import logging
+import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.trace import Span, Tracer
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.trace import Tracer
 
 from runlane.hosting.exposition import exposition
 from runlane.hosting.settings import CommonSettings
@@ -23,6 +24,7 @@ from runlane.kernel.durable import ConsumerStats, DurableConsumer
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import timestamp_of_ns
 from runlane_contracts.headers import TRACEPARENT
+from runlane_contracts.metric_help import HELP
 from runlane_contracts.telemetry import SCOPE, Attribute, Metric
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ def meter() -> Meter:
 def tracer() -> Tracer:
     """For spans, named by `contracts.telemetry.Span`."""
     return trace.get_tracer(SCOPE)
+
+
+def is_tracing() -> bool:
+    """Whether spans go anywhere. Settled before the first service starts."""
+    return hasattr(trace.get_tracer_provider(), "add_span_processor")
 
 
 Read = Callable[[], Iterable[tuple[float, Labels]]]
@@ -64,9 +71,16 @@ def observe(metric: Metric, read: Read, *, rises: bool = False) -> None:
         return [Observation(value, dict(labels)) for value, labels in found.values()]
 
     if rises:
-        meter().create_observable_counter(metric.value, [observed])
+        meter().create_observable_counter(metric.value, [observed], description=HELP.get(metric, ""))
     else:
-        meter().create_observable_gauge(metric.value, [observed])
+        meter().create_observable_gauge(metric.value, [observed], description=HELP.get(metric, ""))
+
+
+def histogram(metric: Metric, bounds: Sequence[float]) -> Histogram:
+    """For durations in seconds."""
+    return meter().create_histogram(
+        metric.value, unit="s", description=HELP.get(metric, ""), explicit_bucket_boundaries_advisory=list(bounds)
+    )
 
 
 def observe_consumers(consumers: Mapping[str, Sequence[DurableConsumer]]) -> None:
@@ -79,7 +93,15 @@ def observe_consumers(consumers: Mapping[str, Sequence[DurableConsumer]]) -> Non
                 for outcome, value in count(one.stats).items():
                     yield value, {**labels, Attribute.OUTCOME.value: outcome} if outcome else labels
 
+    def ages() -> Iterable[tuple[float, Labels]]:
+        for service, ones in consumers.items():
+            for one in ones:
+                since_ns = one.oldest_in_hand_ns()
+                age_s = max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
+                yield age_s, {Attribute.SERVICE.value: service, Attribute.DURABLE.value: one.spec.durable}
+
     observe(Metric.CONSUMER_LAG, lambda: each(lambda stats: {"": stats.lag + stats.in_hand}))
+    observe(Metric.CONSUMER_LAG_SECONDS, ages)
     observe(Metric.CONSUMER_ACTIVE, lambda: each(lambda stats: {"": float(stats.is_active)}))
     observe(
         Metric.DELIVERIES,
@@ -172,30 +194,21 @@ def current_traceparent() -> str | None:
     return carrier.get(TRACEPARENT)
 
 
-def add_traceparent(headers: MutableMapping[str, str]) -> None:
-    """Put the current span into the headers of a message."""
-    traceparent = current_traceparent()
-    if traceparent is not None:
-        headers[TRACEPARENT] = traceparent
-
-
-@contextmanager
-def span_after(traceparent: str | None, name: str, attributes: Mapping[str, str | int] | None = None) -> Iterator[Span]:
-    """A span that continues the trace of a message; a new trace when it has none."""
-    context = propagate.extract({TRACEPARENT: traceparent}) if traceparent else None
-    with tracer().start_as_current_span(name, context=context, attributes=dict(attributes or {})) as span:
-        yield span
-
-
 # --- logs -----------------------------------------------------------------------------------------------------
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure_logging(settings: CommonSettings, service: str) -> None:
-    """Lines on stderr. What is passed as `extra` becomes a field; `event` is a registered name."""
+    """Lines on stderr. What is passed as `extra` becomes a field; `event` is a registered name.
+
+    Each has a `trace_id`: of the run or request it is about, else that of the process, which it has for its life.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    formatter = JsonLines(service, settings.instance) if settings.log_format == "json" else TextLines(service)
+    mine = secrets.token_hex(16)
+    formatter = (
+        JsonLines(service, settings.instance, mine) if settings.log_format == "json" else TextLines(service, mine)
+    )
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -208,9 +221,10 @@ def configure_logging(settings: CommonSettings, service: str) -> None:
 class JsonLines(logging.Formatter):
     """One JSON object a line. Of an exception: where it was, not its text, which may quote what was handled."""
 
-    def __init__(self, service: str, instance: str) -> None:
+    def __init__(self, service: str, instance: str, process_trace: str = "") -> None:
         super().__init__()
         self._fixed = {"service": service, "instance": instance}
+        self._process = process_trace
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -220,6 +234,7 @@ class JsonLines(logging.Formatter):
             "event": getattr(record, "event", record.name),
             "message": record.getMessage(),
             **self._fixed,
+            "trace_id": _trace_id(self._process),
             **_fields(record),
         }
         if record.exc_info and record.exc_info[1] is not None:
@@ -230,18 +245,25 @@ class JsonLines(logging.Formatter):
 class TextLines(logging.Formatter):
     """One line for people."""
 
-    def __init__(self, service: str) -> None:
+    def __init__(self, service: str, process_trace: str = "") -> None:
         super().__init__()
         self._service = service
+        self._process = process_trace
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         at = self.formatTime(record, "%H:%M:%S")
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        line = f"{at} {record.levelname.lower():7} {self._service}: {record.getMessage()}{fields}"
+        fields = _fields(record) | {"trace_id": _trace_id(self._process)}
+        shown = "".join(f" {name}={value}" for name, value in fields.items())
+        line = f"{at} {record.levelname.lower():7} {self._service}: {record.getMessage()}{shown}"
         if record.exc_info and record.exc_info[1] is not None:
             line += f" ({trace_of(record.exc_info[1])})"
         return line
+
+
+def _trace_id(otherwise: str) -> str:
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else otherwise
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

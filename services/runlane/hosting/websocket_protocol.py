@@ -12,7 +12,11 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 from websockets.protocol import State
 
+from runlane.hosting.http_protocol import bound_buffers
+
 EXTENSION = "runlane.websocket"
+LINGER_S = 5.0
+"""How long a connection that is over may take to hand over what was written."""
 MAX_REASON = 120
 """Characters of ASCII that fit into a close frame."""
 
@@ -36,7 +40,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     @property
     def is_open(self) -> bool:
         """Whether frames may be written: accepted, and neither side has said that it closes."""
-        return not (self.disconnected or self.close_sent or self.transport.is_closing()) and self.handshake_complete
+        return self.conn.state is State.OPEN and not self.transport.is_closing()
 
     @property
     def is_paused(self) -> bool:
@@ -48,20 +52,24 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """What waits in user space."""
         return self.transport.get_write_buffer_size()
 
+    def bound_buffers(self, *, high: int, low: int, kernel: int) -> None:
+        """Writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
+        bound_buffers(self.transport, high=high, low=low, kernel=kernel)
+
     def write_frames(self, frames: bytes) -> None:
         """Hand over whole frames, made for a server. Ignored unless `is_open`."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.transport.write(frames)
 
     def ping(self) -> None:
         """Ask whether the client is there: any answer moves `heard_at`."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.conn.send_ping(b"")
             self.transport.write(b"".join(self.conn.data_to_send()))
 
     def say_close(self, code: int, reason: str, *, within_s: float) -> None:
         """Close, after what was written. A client that does not answer in time is cut off. Never waits."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.conn.send_close(code, reason[:MAX_REASON])
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
@@ -119,12 +127,29 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_close(self, event: Frame) -> None:
         """Tell the listener at once: nothing may be written after this."""
         super().handle_close(event)
+        self._linger()
         self._tell()
+
+    def handle_parser_exception(self) -> None:
+        """The client does not follow the protocol; it was told which rule it broke."""
+        super().handle_parser_exception()
+        self._linger()
+        self._tell()
+
+    def eof_received(self) -> None:
+        """The client sends nothing more; it may still read what it was told."""
+        super().eof_received()
+        self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the listener at once."""
         super().connection_lost(exc)
         self._tell()
+
+    def _linger(self) -> None:
+        """A client that said good-bye and takes nothing must not keep what is buffered for it."""
+        if self.close_timer is None and not self.disconnected:
+            self.close_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
     def _tell(self) -> None:
         if self.listener is not None:

@@ -17,11 +17,12 @@ from nats.aio.msg import Msg
 
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.direct import DirectReader, StoredMessage
-from runlane.kernel.errors import AheadOfStream, Gap, Retryable, StreamReplaced
-from runlane.kernel.event_log import NOTHING, StoredCommit, StoredRawCommit
+from runlane.kernel.errors import AheadOfStream, Compacted, Gap, Retryable, StreamReplaced
+from runlane.kernel.event_log import NOTHING, StoredCommit, StoredRawCommit, compaction_in
 from runlane.kernel.tail import Tail
 from runlane_contracts.codec import decode_commit, decode_raw_commit, timestamp_of_ns
 from runlane_contracts.cursor import Position
+from runlane_contracts.envelope import Commit, RawCommit
 from runlane_contracts.headers import LAST_SEQUENCE
 from runlane_contracts.streams import Layout
 from runlane_contracts.subjects import RunAddress
@@ -39,6 +40,8 @@ _REPLICA_LAG_S = 0.1
 class _Stored(Protocol):
     @property
     def position(self) -> Position: ...
+    @property
+    def commit(self) -> Commit | RawCommit: ...
 
 
 _T = TypeVar("_T", bound=_Stored)
@@ -92,6 +95,7 @@ class CommitReader:
             Retryable: no answer.
             AheadOfStream: the stream has not reached that position (again).
             StreamReplaced: the position is one of an earlier incarnation of the stream.
+            Compacted: what follows the position was archived.
             Gap: commits are missing.
         """
         return self._read(run, after, _stored_commit)
@@ -131,16 +135,17 @@ class CommitReader:
         async for page in self._direct.pages(stream, subject, known or 1):
             for message in page.messages:
                 stored, first_sequence = make(epoch, message)
-                if known:
-                    if message.seq != known:
-                        await self._explain_missing(stream, subject, after)
+                if known and message.seq == known:
                     known = 0
                     if not first_sequence <= sequence <= stored.position.sequence:
                         raise Gap(f"{subject}: message {message.seq} does not hold {sequence}")
                     if stored.position.sequence == sequence:
                         continue
-                elif first_sequence != sequence + 1:
-                    raise Gap(f"{subject}: {first_sequence} follows {sequence} at message {message.seq}")
+                elif known or first_sequence != sequence + 1:
+                    if known and compaction_in(stored.commit) is None:
+                        await self._explain_missing(stream, subject, after)
+                    _check_hole(stored, subject, first_sequence, sequence)
+                    known = 0
                 sequence = stored.position.sequence
                 yield stored
         if known:
@@ -209,9 +214,19 @@ class CommitReader:
                 for message in batch:
                     stored, first_sequence = make(tail.epoch, message)
                     if first_sequence != sequence + 1:
-                        raise Gap(f"{message.subject}: {first_sequence} follows {sequence} at message {message.seq}")
+                        # A run that ended, and was archived between two deliveries, is read from where it begins now.
+                        fault = Gap if compaction_in(stored.commit) is None else Compacted
+                        raise fault(f"{message.subject}: {first_sequence} follows {sequence} at message {message.seq}")
                     sequence = stored.position.sequence
                     yield stored
+
+
+def _check_hole(stored: _Stored, subject: str, first_sequence: int, sequence: int) -> None:
+    """A hole is one that the record itself declares, or a fault. Who begins at the beginning begins after it."""
+    if compaction_in(stored.commit) is None:
+        raise Gap(f"{subject}: {first_sequence} follows {sequence} at message {stored.position.stream_seq}")
+    if sequence and first_sequence != sequence + 1:
+        raise Compacted(f"{subject}: what follows {sequence} was archived, up to {first_sequence - 1}")
 
 
 class _WakeUps:

@@ -74,6 +74,7 @@ class BatchConsumer(DurableConsumer):
         self._max_batch_bytes = max_batch_bytes
         self._batch_limit = max_batch
         self._waiting: deque[Delivery] = deque()
+        self._handled: list[Delivery] = []
         self._unacknowledged: deque[tuple[int, str]] = deque()
         self._arrived = asyncio.Event()
         self._failures = 0
@@ -98,9 +99,15 @@ class BatchConsumer(DurableConsumer):
     def _held(self) -> int:
         return len(self._waiting) + len(self._unacknowledged)
 
+    def oldest_in_hand_ns(self) -> int:
+        """See `DurableConsumer`."""
+        first = self._handled or self._waiting
+        return first[0].time_ns if first else 0
+
     async def _attend(self, session: PullSession) -> None:
         self._waiting.clear()
         self._unacknowledged.clear()
+        self._handled = []
         while not session.lost.is_set():
             if not self._waiting:
                 self._arrived.clear()
@@ -112,12 +119,14 @@ class BatchConsumer(DurableConsumer):
             if not batch:
                 continue
             self._unacknowledged.extend((one.stream_seq, one.reply) for one in batch)
+            self._handled = batch
             try:
                 done = await self._handle(batch)
             except Exception as exc:  # noqa: BLE001  whatever it is, the same messages come again
                 await self._failed(batch, exc)
                 session.lose(f"the handler failed: {type(exc).__name__}")
                 return
+            self._handled = []
             self._succeeded()
             await self._done(session, done)
 
@@ -257,7 +266,8 @@ class EachConsumer(DurableConsumer):
         self._slots = FairSlots(concurrency)
         self._share = share
         self._lanes: dict[str, _Lane] = {}
-        self._replies: dict[int, tuple[int, str]] = {}  # in hand: stream sequence → session, where the verdict goes
+        # In hand: stream sequence → session, where the verdict goes, when it was stored.
+        self._replies: dict[int, tuple[int, str, int]] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -276,7 +286,7 @@ class EachConsumer(DurableConsumer):
     def _accept(self, delivery: Delivery) -> None:
         seq = delivery.stream_seq
         known = seq in self._replies
-        self._replies[seq] = (self.stats.sessions, delivery.reply)
+        self._replies[seq] = (self.stats.sessions, delivery.reply, delivery.time_ns)
         self.stats.in_hand = len(self._replies)
         key = self._key(delivery)
         lane = self._lanes.setdefault(key, _Lane())
@@ -293,6 +303,10 @@ class EachConsumer(DurableConsumer):
 
     def _held(self) -> int:
         return len(self._replies)
+
+    def oldest_in_hand_ns(self) -> int:
+        """See `DurableConsumer`."""
+        return min((stored_ns for _, _, stored_ns in self._replies.values()), default=0)
 
     async def _attend(self, session: PullSession) -> None:
         if self.spec.pinned:
@@ -399,7 +413,7 @@ class EachConsumer(DurableConsumer):
             )  # fmt: skip
 
     async def _respond(self, delivery: Delivery, verb: bytes) -> None:
-        session, reply = self._replies.pop(delivery.stream_seq, (0, ""))
+        session, reply, _ = self._replies.pop(delivery.stream_seq, (0, "", 0))
         self.stats.in_hand = len(self._replies)
         # A pinned durable is set back by each session; an older answer would speak of other deliveries.
         if reply and (not self.spec.pinned or session == self.stats.sessions):
@@ -410,13 +424,13 @@ class EachConsumer(DurableConsumer):
         while True:
             await asyncio.sleep(self.spec.ack_wait_s / 3)
             for seq in before & self._replies.keys():
-                session, reply = self._replies[seq]
+                session, reply, _ = self._replies[seq]
                 if session == self.stats.sessions or not self.spec.pinned:
                     await self._answer(reply, IN_PROGRESS)
             before = set(self._replies)
 
     async def _give_back(self) -> None:
-        for _, reply in list(self._replies.values()):
+        for _, reply, _ in list(self._replies.values()):
             await self._answer(reply, negative(0))
         self._replies.clear()
 

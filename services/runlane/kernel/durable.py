@@ -100,6 +100,10 @@ class DurableConsumer(ABC):
         if self._session is not None:
             self._session.lose("giving way")
 
+    @abstractmethod
+    def oldest_in_hand_ns(self) -> int:
+        """When the oldest of what is in hand was stored, since 1970; 0: nothing is."""
+
     # --- for the two kinds ------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -249,14 +253,15 @@ class DurableConsumer(ABC):
         """What a client that died had in hand is nobody's until the acknowledgement wait is over; do not wait.
 
         A pin comes with a delivery. Where nothing is left to deliver, the last message is given again, so that
-        somebody becomes active and is asked how far it really is: an output may have lost its tail meanwhile.
+        somebody becomes active: it is there when the next message comes, and one that writes an output is asked how
+        far it really is, for that may have lost its tail meanwhile.
         """
         info = await self._info()
         if info is None or _pinned_in(info) is not None:
             return
         if info.get("num_ack_pending"):
             await self._set_back(None)
-        elif self._on_active is not None and not info.get("num_pending"):
+        elif not info.get("num_pending"):
             last = info.get("delivered", {}).get("stream_seq", 0)
             if last:
                 await self._set_back(last - 1)

@@ -6,6 +6,7 @@ KernelError
 │   └── AheadOfStream   the position is past the stream's end: its tail was lost, or is derived again
 ├── Permanent           it never will; fix the call or bury the message
 │   ├── Gap             the record has a hole where there must be none
+│   ├── Compacted       what follows the position is in the archive now, and the record says so
 │   └── StreamReplaced  the stream is not the one the position was made in
 ├── Conflict            a compare-and-set lost: somebody else wrote; reload and decide again
 └── Fenced              ownership was lost; stop at once
@@ -38,6 +39,10 @@ class Permanent(KernelError):
 
 class Gap(Permanent):
     """A record that must be gapless has a hole. It is reported, never skipped."""
+
+
+class Compacted(Permanent):
+    """What follows the position was archived and taken out; `log.compacted` stands for it. Begin from there."""
 
 
 class StreamReplaced(Permanent):

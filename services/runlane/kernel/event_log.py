@@ -8,8 +8,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
+from runlane_contracts import events
+from runlane_contracts.codec import decode_fact
 from runlane_contracts.cursor import Position
-from runlane_contracts.envelope import Commit, RawCommit
+from runlane_contracts.envelope import Commit, Fact, RawCommit
 from runlane_contracts.subjects import RunAddress
 
 NOTHING = Position("", 0, 0)
@@ -37,6 +41,25 @@ class StoredRawCommit:
     data: bytes
 
 
+def compaction_in(commit: Commit | RawCommit) -> events.LogCompacted | None:
+    """What a commit says was taken out before it, if it says so with its first fact, for all from 1 to there."""
+    try:
+        fact = commit.facts[0] if isinstance(commit, Commit) else decode_fact(commit.facts[0])
+        return compaction_of(fact)
+    except (IndexError, msgspec.MsgspecError):
+        return None
+
+
+def compaction_of(fact: Fact) -> events.LogCompacted | None:
+    """The payload of a `log.compacted` that covers everything before it."""
+    if fact.type != events.LogCompacted.TYPE or fact.lease_epoch:
+        return None
+    payload = events.decode_payload(fact.type, fact.payload)
+    if not isinstance(payload, events.LogCompacted):
+        return None
+    return payload if (payload.from_sequence, payload.to_sequence) == (1, fact.sequence - 1) else None
+
+
 class EventLog(Protocol):
     """Commit, read, tail.
 
@@ -44,6 +67,10 @@ class EventLog(Protocol):
     gapless in `sequence`, and a reader that finds a hole raises `Gap`; a position names the stream's
     incarnation, so a recreated stream is never mistaken for the old one: reading after a position of the old
     one raises `StreamReplaced`, committing after it is a `Conflict`.
+
+    What was archived is taken out of the front of a run, up to a commit that says so (`log.compacted`). Such a run
+    is read from there; reading after a position before it raises `Compacted`, after the last one taken out it goes
+    on. A front that is missing without that is a `Gap` like any other.
 
     A position may point inside a commit. Reading after it yields that commit again, whole; its reader skips
     the facts it has.

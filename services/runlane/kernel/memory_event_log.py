@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
 from runlane.kernel.clock import Now, utc_now
-from runlane.kernel.errors import AheadOfStream, Conflict, Gap, Permanent, Retryable, StreamReplaced
-from runlane.kernel.event_log import NOTHING, StoredCommit
+from runlane.kernel.errors import AheadOfStream, Compacted, Conflict, Gap, Permanent, Retryable, StreamReplaced
+from runlane.kernel.event_log import NOTHING, StoredCommit, compaction_in
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Commit
@@ -43,6 +43,10 @@ class MemoryEventLog:
     def cut(self, run: RunAddress, index: int) -> None:
         """Take one commit out, so that the run has a hole."""
         del self._runs[run][index]
+
+    def purge(self, run: RunAddress, *, before: Position) -> None:
+        """Take out what was archived: every commit of the run before the one at a position."""
+        self._runs[run] = [one for one in self._runs[run] if one.position.stream_seq >= before.stream_seq]
 
     async def commit(self, commit: Commit, *, after: Position) -> Position:
         """See `EventLog.commit`."""
@@ -78,12 +82,16 @@ class MemoryEventLog:
         if after.stream_seq > self._last_seq:
             raise AheadOfStream("the log has not got that far")
         commits = [stored for stored in self._runs.get(run, ()) if stored.position.stream_seq >= after.stream_seq]
-        if after.stream_seq and (not commits or commits[0].position.stream_seq != after.stream_seq):
+        is_gone = bool(after.stream_seq and (not commits or commits[0].position.stream_seq != after.stream_seq))
+        if is_gone and (not commits or compaction_in(commits[0].commit) is None):
             raise Gap(f"commit {after.stream_seq} is gone")
         sequence = after.sequence
         for stored in commits:
             if stored.position.stream_seq != after.stream_seq and stored.commit.first_sequence != sequence + 1:
-                raise Gap(f"{stored.commit.first_sequence} follows {sequence}")
+                if compaction_in(stored.commit) is None:
+                    raise Gap(f"{stored.commit.first_sequence} follows {sequence}")
+                if sequence:
+                    raise Compacted(f"what follows {sequence} was archived")
             if stored.position.sequence > sequence:
                 sequence = stored.position.sequence
                 yield stored

@@ -5,6 +5,7 @@ Speaks the raw JSON API: a round trip through a client's own types drops what th
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,7 +27,11 @@ CONSUMER_EXISTS = 10148
 _NS = 1_000_000_000
 
 Config = dict[str, Any]
-Kind = Literal["created", "updated"]
+Kind = Literal["created", "updated", "removed"]
+
+LOOKS_BEFORE_REMOVAL = 5
+LOOK_EVERY_S = 0.3
+"""Whoever works with a durable has a request there nearly all the time."""
 
 
 class DestructiveDrift(Permanent):
@@ -52,6 +57,8 @@ class Report:
 
     changes: tuple[Change, ...]
     unchanged: int
+    former_in_use: tuple[str, ...] = ()
+    """Durables of another number of partitions that somebody still works with; they are left alone."""
 
 
 async def provision(
@@ -66,6 +73,8 @@ async def provision(
 ) -> Report:
     """Make the server match the layout, the durables of `pools` (tenant, pool), and `more`. Twice changes nothing.
 
+    Durables of commands that were made for another number of partitions are removed once nobody works with them.
+
     `dry_run`: report what would be done.
 
     Raises:
@@ -79,8 +88,9 @@ async def provision(
     subjects = {spec.name: spec.subjects for spec in streams}
     consumers = (*layout.consumers(), *(layout.pool_consumer(*pool) for pool in pools), *more)
     made += await asyncio.gather(*(desk.consumer(spec, subjects[spec.stream]) for spec in consumers))
-    changes = tuple(change for change in made if change is not None)
-    return Report(changes, len(made) - len(changes))
+    former, in_use = await desk.former(layout)
+    changes = (*(change for change in made if change is not None), *(Change("removed", name) for name in former))
+    return Report(changes, len(made) - sum(change is not None for change in made), tuple(in_use))
 
 
 async def require_api_level(connection: Connection) -> int:
@@ -158,9 +168,41 @@ class _Desk:
             await _put_consumer(self._connection, spec, merged, "update", self._timeout_s)
         return Change("updated", name, differing)
 
-    async def _find(self, verb: str, *absent: int) -> Config | None:
+    async def former(self, layout: Layout) -> tuple[list[str], list[str]]:
+        """Removes what is left of other numbers of partitions. The names of those, and of those still in use."""
+        stream = layout.command_stream
+        names = [name for name in await self._consumers(stream) if layout.is_of_other_partitions(name)]
+        used = await asyncio.gather(*(self._is_used(f"{stream}.{name}") for name in names))
+        unused = [name for name, is_used in zip(names, used, strict=True) if not is_used]
+        if not self._dry_run:
+            for name in unused:
+                with contextlib.suppress(ApiError):  # somebody else removed it
+                    verb = f"CONSUMER.DELETE.{stream}.{name}"
+                    await api(self._connection, verb, answer=dict[str, Any], timeout_s=self._timeout_s)
+        return [f"{stream}/{name}" for name in unused], [f"{stream}/{name}" for name in names if name not in unused]
+
+    async def _consumers(self, stream: str) -> list[str]:
+        names: list[str] = []
+        while True:
+            page = await self._find(f"CONSUMER.NAMES.{stream}", STREAM_NOT_FOUND, body={"offset": len(names)})
+            found = (page or {}).get("consumers") or []
+            names += found
+            if not found or page is None or len(names) >= page.get("total", 0):
+                return names
+
+    async def _is_used(self, path: str) -> bool:
+        for _ in range(LOOKS_BEFORE_REMOVAL):
+            info = await self._find(f"CONSUMER.INFO.{path}", CONSUMER_NOT_FOUND)
+            if info is None:
+                return False
+            if info.get("num_waiting"):
+                return True
+            await asyncio.sleep(LOOK_EVERY_S)
+        return False
+
+    async def _find(self, verb: str, *absent: int, body: Config | None = None) -> Config | None:
         try:
-            return await api(self._connection, verb, answer=dict[str, Any], timeout_s=self._timeout_s)
+            return await api(self._connection, verb, body, answer=dict[str, Any], timeout_s=self._timeout_s)
         except ApiError as exc:
             if exc.err_code in absent:
                 return None
@@ -259,6 +301,8 @@ def _same(key: str, current: Config, wanted: Config) -> bool:
     is_now, shall_be = (config.get(key, _DEFAULTS.get(key)) for config in (current, wanted))
     if key == "metadata":
         return bool((is_now or {}).get(SCOPE) == wanted["metadata"][SCOPE])
+    if key == "deny_delete" and is_now:
+        return True  # it cannot be lifted, and a stream that was made with it holds more, not less
     if key == "republish" and is_now and shall_be:
         return (is_now.get("src"), is_now.get("dest")) == (shall_be["src"], shall_be["dest"])
     if key in _UNORDERED:
@@ -270,6 +314,8 @@ def _merged(current: Config, wanted: Config) -> Config:
     merged = {**current, **wanted, "metadata": {**(current.get("metadata") or {}), **wanted["metadata"]}}
     if "republish" not in wanted:
         merged.pop("republish", None)
+    if current.get("deny_delete"):
+        merged["deny_delete"] = True
     return merged
 
 
@@ -317,7 +363,6 @@ _LOSSES: dict[str, Callable[[Any, Any], str | None]] = {
     "retention": _fixed("retention"),
     "persist_mode": _fixed("persist_mode"),
     "discard": lambda _, shall_be: "discard new → old would forget what it holds" if shall_be == "old" else None,
-    "deny_delete": lambda is_now, _: "deny_delete cannot be lifted" if is_now else None,
     "deny_purge": lambda is_now, _: "deny_purge cannot be lifted" if is_now else None,
     "allow_msg_ttl": lambda is_now, _: "allow_msg_ttl cannot be lifted" if is_now else None,
     "num_replicas": lambda is_now, shall_be: f"replicas {is_now} → {shall_be}" if shall_be < (is_now or 1) else None,

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from runlane.kernel.clock import NewId, Now
-from runlane.kernel.errors import Conflict, KernelError, Retryable, StreamReplaced
+from runlane.kernel.errors import Compacted, Conflict, KernelError, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, EventLog, StoredCommit
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
@@ -262,11 +262,11 @@ class RunLog:
         return True
 
     async def _refresh(self) -> None:
-        """Read what is new; everything, if nothing is known or the stream was made anew."""
+        """Read what is new; everything, if nothing is known, the stream was made anew, or what is new was archived."""
         began = monotonic()
         try:
             await self._read_new()
-        except StreamReplaced:
+        except (StreamReplaced, Compacted):
             self.position = NOTHING
             self.lifecycle = RunLifecycle(tenant_id=self.address.tenant_id, run_id=self.address.run_id)
             await self._read_new()

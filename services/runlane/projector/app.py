@@ -12,6 +12,7 @@ from msgspec import Struct
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.spans import measured
 from runlane.hosting.tasks import task_group
 from runlane.hosting.telemetry import observe
 from runlane.kernel.connection import Connection
@@ -19,6 +20,10 @@ from runlane.kernel.consumer import BatchConsumer, backoff_s
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Conflict, KernelError, Retryable
 from runlane.kernel.jetstream import api
+from runlane.object_store.archives import Archives
+from runlane.object_store.store import Objects
+from runlane.projector.bases import ArchivedBases
+from runlane.projector.folder import Bases
 from runlane.projector.handler import StreamHandler
 from runlane.projector.projector import Projector
 from runlane.projector.settings import ProjectorSettings
@@ -53,9 +58,10 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
         await store.create()
         layout = settings.common.layout
         views = [DirectView(connection, reader, layout, index) for index in range(layout.log_streams)]
-        projector = _projector(settings, store, views)
+        archives = Archives(Objects.at(settings.object_store_url))
+        projector = _projector(settings, store, views, ArchivedBases(archives))
         consumers = _consumers(settings, connection, layout, projector)
-        _report(projector, consumers)
+        _report(projector)
         async with task_group() as tasks:
             for consumer in consumers:
                 tasks.create_task(consumer.run())
@@ -75,12 +81,13 @@ async def serve(settings: ProjectorSettings, connections: Connections | None = N
                     consumer.stop()
 
 
-def _projector(settings: ProjectorSettings, store: ReadStore, views: Sequence[View]) -> Projector:
+def _projector(settings: ProjectorSettings, store: ReadStore, views: Sequence[View], bases: Bases) -> Projector:
     return Projector(
         store=store,
         views={view.stream: view for view in views},
         cache_bytes=settings.cache_bytes,
         cache_runs=settings.cache_runs,
+        bases=bases,
         page_pause_s=settings.rebuild_pause_s,
         keep_replaced_s=settings.keep_replaced_s,
     )
@@ -99,7 +106,7 @@ def _consumers(
                 connection,
                 spec,
                 layout,
-                handler.handle,
+                measured(handler.handle, spec, layout.subjects),
                 max_batch=settings.batch_messages,
                 max_batch_bytes=settings.batch_bytes,
                 on_active=handler.resume,
@@ -109,12 +116,8 @@ def _consumers(
     return consumers
 
 
-def _report(projector: Projector, consumers: Sequence[BatchConsumer]) -> None:
+def _report(projector: Projector) -> None:
     observe(Metric.FACTS, lambda: [(projector.facts, {Attribute.SERVICE: NAME})], rises=True)
-    observe(
-        Metric.CONSUMER_LAG,
-        lambda: [(one.stats.lag, {Attribute.SERVICE: NAME, Attribute.DURABLE: one.spec.durable}) for one in consumers],
-    )
 
 
 async def _health(projector: Projector, consumers: Sequence[BatchConsumer]) -> Health:

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct, field
 
+from runlane.kernel.event_log import compaction_of
 from runlane_contracts import reducer
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Fact
+from runlane_contracts.events import LogCompacted
 from runlane_contracts.reducer import Quarantine, SequenceGap, State
 from runlane_contracts.subjects import RunAddress
 
@@ -38,11 +40,26 @@ class RunFold(Struct):
     changed: set[str] = field(default_factory=set)
     quarantined: Quarantine | None = None
     """The fact before whose commit it stands still."""
+    replaced: bool = False
+    """Items went away: what is stored of the run is replaced, not added to."""
 
 
 def begin(run: RunAddress) -> RunFold:
     """A run of which nothing is folded."""
     return RunFold(run, reducer.initial_state(run.tenant_id, run.run_id), Position("", 0, 0))
+
+
+def begin_after(run: RunAddress, state: State, message: ViewMessage, *, epoch: str) -> RunFold:
+    """A run whose beginning was archived: the state there, and what follows it is this message."""
+    fold = RunFold(run, state, Position(epoch, message.stream_seq - 1, state["through_sequence"]))
+    fold.changed, fold.replaced = set(state["items"]), True
+    return fold
+
+
+def compaction_before(message: ViewMessage) -> LogCompacted | None:
+    """What a message says was archived before it."""
+    facts = _facts(message)
+    return compaction_of(facts[0]) if facts else None
 
 
 def apply(fold: RunFold, message: ViewMessage, *, epoch: str) -> None:
@@ -61,6 +78,8 @@ def apply(fold: RunFold, message: ViewMessage, *, epoch: str) -> None:
             changed = reducer.fold(fold.state, fact)
             if changed is not None:
                 fold.changed.add(changed)
+            elif fact.type == LogCompacted.TYPE and b'"erased"' in bytes(fact.payload):
+                fold.changed, fold.replaced = set(fold.state["items"]), True
     fold.position = Position(epoch, message.stream_seq, fold.state["through_sequence"])
     fold.size += len(message.data)
 

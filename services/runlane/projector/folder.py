@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from runlane.projector import fold as folding
 from runlane.projector.cache import FoldCache
@@ -9,12 +10,31 @@ from runlane.projector.fold import RunFold, ViewMessage
 from runlane.projector.view import View
 from runlane.read_store import Loaded, Progress, ReadStore, RunChange, StreamPosition
 from runlane_contracts import reducer
-from runlane_contracts.reducer import Poison, SequenceGap
+from runlane_contracts.events import LogCompacted
+from runlane_contracts.reducer import Poison, SequenceGap, State
 from runlane_contracts.subjects import RunAddress
 
 _log = logging.getLogger("runlane.projector")
 
 MAX_HOLES = 1000
+
+
+class Bases(Protocol):
+    """States of runs whose beginning is not in the view any more. The archives, in production."""
+
+    async def state(self, run: RunAddress, compaction: LogCompacted) -> State | None:
+        """The state after what was taken out; None: the archive is not there, or not what it was. Raises Retryable."""
+        ...
+
+
+class _NoArchives:
+    """Nothing was ever archived."""
+
+    async def state(self, run: RunAddress, compaction: LogCompacted) -> State | None:  # noqa: ARG002
+        return None
+
+
+NO_ARCHIVES = _NoArchives()
 
 
 class Folder:
@@ -24,8 +44,11 @@ class Folder:
     stored, and the same messages may be given again.
     """
 
-    def __init__(self, *, view: View, store: ReadStore, progress: Progress, epoch: str, cache: FoldCache) -> None:
+    def __init__(
+        self, *, view: View, store: ReadStore, progress: Progress, epoch: str, cache: FoldCache, bases: Bases
+    ) -> None:
         self.view = view
+        self._bases = bases
         self._store = store
         self._cache = cache
         self._epoch = epoch
@@ -103,6 +126,8 @@ class Folder:
         return {run: folds.get(run) or folding.begin(run) for run in by_run}
 
     async def _fold_run(self, fold: RunFold, messages: Sequence[ViewMessage]) -> RunFold:
+        if fold.quarantined is not None and (erased := await self._erased(fold.run, messages)) is not None:
+            return erased
         if fold.quarantined is not None or self.holes.get(fold.run) == _through(fold) + 1:
             return fold
         for done, one in enumerate(messages):
@@ -149,6 +174,8 @@ class Folder:
             for one in messages:
                 if one.stream_seq in until:
                     return fold, None
+                if _through(fold) == 0 and one.first > 1:
+                    fold = await self._after_archive(fold, one)
                 try:
                     folding.apply(fold, one, epoch=self._epoch)
                 except Poison as exc:
@@ -160,9 +187,26 @@ class Folder:
                     return fold, None
         return fold, None
 
+    async def _after_archive(self, fold: RunFold, message: ViewMessage) -> RunFold:
+        """The state that the archive holds, where the message says that what is before it lies there."""
+        compaction = folding.compaction_before(message)
+        state = None if compaction is None else await self._bases.state(fold.run, compaction)
+        return fold if state is None else folding.begin_after(fold.run, state, message, epoch=self._epoch)
+
+    async def _erased(self, run: RunAddress, messages: Sequence[ViewMessage]) -> RunFold | None:
+        """A run that stands still goes on after an erasure: what is stored of it must not stay."""
+        for one in reversed(messages):
+            compaction = folding.compaction_before(one)
+            if compaction is not None and compaction.erased:
+                fold = await self._after_archive(folding.begin(run), one)
+                folding.apply(fold, one, epoch=self._epoch)
+                return fold
+        return None
+
     def _keep(self, folded: Iterable[RunFold]) -> None:
         for one in folded:
             one.changed.clear()
+            one.replaced = False
             if not reducer.is_terminal(one.state):  # nothing follows
                 self._cache.put(one)
 
@@ -179,7 +223,7 @@ def _through(fold: RunFold) -> int:
 
 def _changes(folded: Iterable[RunFold]) -> list[RunChange]:
     return [
-        RunChange(one.run, one.state, one.position, frozenset(one.changed), one.quarantined)
+        RunChange(one.run, one.state, one.position, frozenset(one.changed), one.quarantined, one.replaced)
         for one in folded
         if _through(one) > 0 or one.quarantined is not None
     ]

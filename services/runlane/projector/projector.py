@@ -10,7 +10,7 @@ import msgspec
 from runlane.kernel.errors import Conflict, Retryable
 from runlane.projector.cache import FoldCache
 from runlane.projector.fold import ViewMessage
-from runlane.projector.folder import Folder
+from runlane.projector.folder import NO_ARCHIVES, Bases, Folder
 from runlane.projector.rebuild import Rebuild, RebuildReport
 from runlane.projector.view import View
 from runlane.read_store import PROJECTION, Progress, ReadStore
@@ -36,12 +36,14 @@ class Projector:
         views: Mapping[str, View],
         cache_bytes: int,
         cache_runs: int,
+        bases: Bases = NO_ARCHIVES,
         page_pause_s: float = 0.0,
         takeover_after_s: float = 30.0,
         keep_replaced_s: float = 86_400.0,
     ) -> None:
         self._store = store
         self._views = dict(views)
+        self._bases = bases
         self._cache_bytes = cache_bytes
         self._cache_runs = cache_runs
         self._page_pause_s = page_pause_s
@@ -133,7 +135,10 @@ class Projector:
         state = await view.state()
         progress = await self._store.progress(PROJECTION, stream)
         _check(progress, state.epoch)
-        return Folder(view=view, store=self._store, progress=progress, epoch=state.epoch, cache=self._new_cache())
+        return Folder(
+            view=view, store=self._store, progress=progress, epoch=state.epoch, cache=self._new_cache(),
+            bases=self._bases,
+        )  # fmt: skip
 
     def _new_cache(self) -> FoldCache:
         share = len(self._views)
@@ -197,6 +202,7 @@ class Projector:
             projection=PROJECTION,
             new_cache=self._new_cache,
             locks=tuple(self._locks.values()),
+            bases=self._bases,
             page_pause_s=self._page_pause_s,
         )
         report = await rebuild.run(force=force, back=back)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from runlane.kernel.errors import Conflict, Retryable
 from runlane.projector.cache import FoldCache
-from runlane.projector.folder import Folder
+from runlane.projector.folder import Bases, Folder
 from runlane.projector.view import View
 from runlane.read_store import ReadStore
 from runlane.read_store.generations import Comparison, Generations
@@ -76,6 +76,7 @@ class Rebuild:
         projection: str,
         new_cache: Callable[[], FoldCache],
         locks: Sequence[asyncio.Lock],
+        bases: Bases,
         page_pause_s: float,
     ) -> None:
         self._store = store
@@ -84,6 +85,7 @@ class Rebuild:
         self._projection = projection
         self._new_cache = new_cache
         self._locks = locks
+        self._bases = bases
         self._page_pause_s = page_pause_s
         self._facts = 0
         self._messages = 0
@@ -155,7 +157,10 @@ class Rebuild:
         progress = await self._store.progress(self._projection, view.stream, generation=generation)
         if progress.position.epoch not in {"", state.epoch}:
             raise Conflict(f"{view.stream} was made anew since")
-        return Folder(view=view, store=self._store, progress=progress, epoch=state.epoch, cache=self._new_cache())
+        return Folder(
+            view=view, store=self._store, progress=progress, epoch=state.epoch, cache=self._new_cache(),
+            bases=self._bases,
+        )  # fmt: skip
 
     async def _catch_up(self, folders: Sequence[Folder]) -> int:
         """Fold what the streams hold now; returns how many messages that were."""

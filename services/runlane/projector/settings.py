@@ -21,6 +21,13 @@ class ProjectorSettings(BaseSettings):
         description="Where states are kept: sqlite:///path or postgresql://user:password@host/name.",
     )
     read_store_timeout_s: float = Field(default=10.0, gt=0, le=300, description="How long one transaction may take.")
+    object_store_url: str = Field(
+        default=".runlane/objects",
+        validation_alias=AliasChoices(
+            "RUNLANE_PROJECTOR_OBJECT_STORE_URL", "RUNLANE_OBJECT_STORE_URL", "object_store_url"
+        ),
+        description="Where archives are: the states of runs whose beginning is no longer in the view.",
+    )
     batch_messages: int = Field(
         default=512, ge=1, le=4096, description="View messages folded in one transaction, at most."
     )

@@ -67,6 +67,7 @@ def _prepare_writer(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten
     cursor.execute("PRAGMA wal_autocheckpoint=2000")
     cursor.close()
 

@@ -49,6 +49,13 @@ class RunChange:
     position: Position
     items: frozenset[str]
     quarantined: Quarantine | None = None
+    replaced: bool = False
+    """Items that are stored and not in the state are deleted."""
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether an erasure took something out of it."""
+        return any(mark.get("reason") == "erasure" for mark in self.state["marks"])
 
 
 class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,6 +73,15 @@ class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended_at: str | None = None
     quarantined: Quarantine | None = None
     """The fact before which its view stands still."""
+
+
+class FinishedRow(Struct, frozen=True, kw_only=True):
+    """A run that is over and whole in the log. `retention`: the class it asked for."""
+
+    tenant_id: str
+    run_id: str
+    ended_at: str
+    retention: str | None = None
 
 
 class ApprovalRow(Struct, frozen=True, kw_only=True):

@@ -1,14 +1,18 @@
 """Every statement the read store sends. Values are always bound, never spelled into the text."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Delete, Select, Table, and_, delete, func, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import Insert
 
 from runlane.read_store.tables import LIVE, generations, items, positions, runs
 from runlane_contracts.cursor import REDUCER_VERSION
+from runlane_contracts.reducer import TERMINAL_STATUS
 from runlane_contracts.subjects import RunAddress
 
 _live = select(generations.c.generation).where(generations.c.state == LIVE).scalar_subquery()
@@ -37,6 +41,16 @@ def items_of(addresses: Sequence[RunAddress], generation: int) -> Select[Any]:
     )
 
 
+def delete_items(generation: int, run: RunAddress) -> Delete:
+    """All items of a run."""
+    return delete(items).where(items.c.generation == generation, _addressed(items, [run]))
+
+
+def delete_run(generation: int, run: RunAddress) -> Delete:
+    """A run, without its items."""
+    return delete(runs).where(runs.c.generation == generation, _addressed(runs, [run]))
+
+
 def _addressed(table: Table, addresses: Sequence[RunAddress]) -> ColumnElement[bool]:
     if len(addresses) == 1:
         return and_(table.c.tenant_id == addresses[0].tenant_id, table.c.run_id == addresses[0].run_id)
@@ -60,6 +74,19 @@ def newest_runs(
     if before is not None:
         query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < _key(before))
     return query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit)
+
+
+def finished_runs(ended_before: str, limit: int, after: tuple[str, ...] | None) -> Select[Any]:
+    """Runs of all tenants that ended before a moment and were not archived yet, those that ended first, first."""
+    query = select(runs.c.tenant_id, runs.c.run_id, runs.c.ended_at, runs.c.run).where(
+        runs.c.generation == _live,
+        runs.c.status.in_(sorted(TERMINAL_STATUS)),
+        runs.c.ended_at < ended_before,
+        ~runs.c.marks.contains('"log.compacted"', autoescape=True),
+    )
+    if after is not None:
+        query = query.where(tuple_(runs.c.ended_at, runs.c.tenant_id, runs.c.run_id) > _key(after))
+    return query.order_by(runs.c.ended_at, runs.c.tenant_id, runs.c.run_id).limit(limit)
 
 
 def approvals(tenant_id: str, status: str | None, limit: int, after: tuple[str, ...] | None) -> Select[Any]:
@@ -100,6 +127,19 @@ def newest_generation() -> Select[Any]:
 def insert_into(dialect: str, table: Table) -> Any:
     """An insert that can say what to do with a row that is there already."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+class Upsert:
+    """An upsert of many rows, spelt once: what is the same for every row is not worked out for each."""
+
+    def __init__(self, dialect: Dialect, table: Table) -> None:
+        compiled = upsert(dialect.name, table).compile(dialect=dialect, column_keys=[one.name for one in table.c])
+        self._text = str(compiled)
+        self._values = itemgetter(*(compiled.positiontup or ()))
+
+    async def execute(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> None:
+        """Insert rows, or take their values. Each has every column."""
+        await connection.exec_driver_sql(self._text, [self._values(row) for row in rows])
 
 
 def upsert(dialect: str, table: Table) -> Insert:

@@ -1,6 +1,7 @@
 """The read store: states of runs by generation, lists over them, and how far each stream is folded."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -17,6 +18,7 @@ from runlane.read_store.engines import POSTGRESQL, Engines, engines
 from runlane.read_store.rows import (
     NOT_STARTED,
     ApprovalRow,
+    FinishedRow,
     Loaded,
     RunChange,
     RunRow,
@@ -28,6 +30,7 @@ from runlane.read_store.rows import (
 )
 from runlane.read_store.tables import (
     BUILDING,
+    KEPT,
     LIVE,
     SCHEMA_VERSION,
     generations,
@@ -40,6 +43,8 @@ from runlane.read_store.tables import (
 from runlane_contracts.codec import decode_json
 from runlane_contracts.cursor import REDUCER_VERSION
 from runlane_contracts.subjects import RunAddress
+
+_log = logging.getLogger("runlane.read_store")
 
 MAX_LIMIT = 500
 _ADDRESSES_A_QUERY = 500
@@ -63,8 +68,8 @@ class ReadStore:
     def __init__(self, engines: Engines, *, timeout_s: float) -> None:
         self._engines = engines
         self._timeout_s = timeout_s
-        self._upsert_runs = statements.upsert(engines.dialect, runs)
-        self._upsert_items = statements.upsert(engines.dialect, items)
+        self._upsert_runs = statements.Upsert(engines.writer.dialect, runs)
+        self._upsert_items = statements.Upsert(engines.writer.dialect, items)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10.0, readers: int = 4) -> Self:
@@ -186,6 +191,21 @@ class ReadStore:
         last = found[limit - 1]
         return rows, pages.page_token(last.started_at, last.run_id, last.item_key)
 
+    async def finished_runs(
+        self, *, ended_before: str, limit: int = 100, after: FinishedRow | None = None
+    ) -> list[FinishedRow]:
+        """Runs of all tenants that are over since before a moment and whole in the log; the next after another one."""
+        place = None if after is None else (after.ended_at, after.tenant_id, after.run_id)
+        async with self.reading() as connection:
+            found = (await connection.execute(statements.finished_runs(ended_before, _bounded(limit), place))).all()
+        return [
+            FinishedRow(
+                tenant_id=one.tenant_id, run_id=one.run_id, ended_at=one.ended_at,
+                retention=_asked_retention(decode_json(one.run)),
+            )
+            for one in found
+        ]  # fmt: skip
+
     async def progress(self, projection: str, stream: str, *, generation: int | None = None) -> Progress:
         """How far a stream is folded; of the live generation if none is named."""
         async with self.reading() as connection:
@@ -221,11 +241,18 @@ class ReadStore:
         run_rows = [run_row(before.generation, change) for change in changes]
         rows_of_items = [row for change in changes for row in item_rows(before.generation, change)]
         async with self.writing() as connection:
-            await _advance(connection, self._engines.dialect, before, position)
+            state = await _advance(connection, self._engines.dialect, before, position)
             if run_rows:
-                await connection.execute(self._upsert_runs, run_rows)
+                await self._upsert_runs.execute(connection, run_rows)
+            for change in changes:
+                if change.replaced:
+                    await connection.execute(statements.delete_items(before.generation, change.run))
+                    if state == LIVE and change.is_erased:
+                        await _forget_kept(connection, change.run)
             if rows_of_items:
-                await connection.execute(self._upsert_items, rows_of_items)
+                await self._upsert_items.execute(connection, rows_of_items)
+        if any(change.replaced for change in changes):
+            await self._forget_the_past()
         return Progress(
             generation=before.generation,
             reducer_version=before.reducer_version,
@@ -233,6 +260,17 @@ class ReadStore:
             stream=before.stream,
             position=position,
         )
+
+    async def _forget_the_past(self) -> None:
+        """Let the write-ahead log go, which still holds what was there before. Readers may hold it back: next time."""
+        if self._engines.dialect == POSTGRESQL:  # its vacuum does, in its own time
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s), self._engines.writer.connect() as connection:
+                raw: Any = (await connection.get_raw_connection()).driver_connection
+                await raw.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (TimeoutError, PoolTimeout, DBAPIError, OSError) as exc:
+            _log.info("the write-ahead log stays for now: %s", type(exc).__name__)
 
     async def one_at_a_time(self, connection: AsyncConnection) -> None:
         """Hold off others that change tables or generations until the transaction ends."""
@@ -275,7 +313,16 @@ async def _load(
     return {run: loaded(row, texts[run]) for run, row in zip(texts, rows, strict=True)}
 
 
-async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:
+async def _forget_kept(connection: AsyncConnection, run: RunAddress) -> None:
+    """What is kept for a way back must not keep what was erased; on that way it is folded from what is left."""
+    kept = await connection.scalar(select(generations.c.generation).where(generations.c.state == KEPT))
+    if kept is not None:
+        await connection.execute(statements.delete_items(kept, run))
+        await connection.execute(statements.delete_run(kept, run))
+
+
+async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> str:
+    """Move on from where it was expected to be; the state of the generation."""
     state = await connection.scalar(statements.state_of(before.generation))
     if state not in {BUILDING, LIVE}:
         raise Conflict(f"generation {before.generation} was replaced")
@@ -297,6 +344,13 @@ async def _advance(connection: AsyncConnection, dialect: str, before: Progress, 
         )
     if moved.rowcount != 1:
         raise Conflict(f"{before.stream} is not folded through {before.position}")
+    return str(state)
+
+
+def _asked_retention(run: Any) -> str | None:
+    limits = run.get("limits")
+    asked = limits.get("retention") if isinstance(limits, dict) else None
+    return asked if isinstance(asked, str) else None
 
 
 def _bounded(limit: int) -> int:

@@ -12,6 +12,7 @@ import msgspec
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
 from runlane.hosting.service import Running
+from runlane.hosting.spans import measured
 from runlane.hosting.tasks import task_group
 from runlane.hosting.telemetry import observe
 from runlane.kernel.clock import utc_now
@@ -25,6 +26,7 @@ from runlane.kernel.lease import Lease
 from runlane.kernel.preview_bus import PreviewInbox
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.redaction_filter.filter import Broker, LogFilter
+from runlane.redaction_filter.first_previews import FirstPreviews
 from runlane.redaction_filter.masking import Masker
 from runlane.redaction_filter.previews import LeaseEpochs, PreviewFilter, PreviewMasker
 from runlane.redaction_filter.rules import RULES_VERSION
@@ -57,7 +59,7 @@ async def serve(settings: RedactionFilterSettings, connections: Connections | No
                 previewing = tasks.create_task(service.previews.run())
                 await service.wait_for_work(settings.start_wait_s)
                 try:
-                    yield Running(name=NAME, health=service.health)
+                    yield Running(name=NAME, health=service.health, consumers=[lane.consumer for lane in service.lanes])
                 finally:
                     service.stop()
                     previewing.cancel()
@@ -86,6 +88,7 @@ class _Service:
         self._publisher = WindowedPublisher(connection)
         self._leases = LeaseEpochs()
         self._signals = SignalOutput(connection, layout)
+        self._first_previews = FirstPreviews(utc_now)
         self._bucket = Bucket(self._publisher, direct, layout.lease_bucket)
         self._inbox = PreviewInbox(max_bytes=settings.preview_inbox_bytes)
         self._subscription: Any = None
@@ -94,10 +97,11 @@ class _Service:
         for index, spec in enumerate(spec for spec in layout.consumers() if spec.service == NAME):
             one = LogFilter(
                 broker, index, masker=Masker(scanner), signals=self._signals, leases=self._leases,
-                may_write=self._is_active if index else _always,
+                may_write=self._is_active if index else _always, on_begun=self._first_previews.begun,
             )  # fmt: skip
             consumer = BatchConsumer(
-                connection, spec, layout, one.handle, max_batch=settings.batch_messages,
+                connection, spec, layout, measured(one.handle, spec, layout.subjects),
+                max_batch=settings.batch_messages,
                 max_batch_bytes=settings.batch_bytes, on_active=one.on_active,
             )  # fmt: skip
             self.lanes.append(_Lane(consumer, one))
@@ -108,7 +112,7 @@ class _Service:
                 max_state_bytes=settings.preview_state_bytes,
             ),
             self._leases, layout.subjects, send=connection.nc.publish, find_epoch=self._lease_epoch,
-            is_active=self._is_active,
+            is_active=self._is_active, on_shown=self._first_previews.shown,
         )  # fmt: skip
         self._report()
 
@@ -177,13 +181,7 @@ class _Service:
         lanes, previews = self.lanes, self.previews
         observe(Metric.COMMITS, lambda: _sum(lane.filter.stats.commits for lane in lanes), rises=True)
         observe(Metric.FACTS, lambda: _sum(lane.filter.stats.facts for lane in lanes), rises=True)
-        observe(
-            Metric.CONSUMER_LAG,
-            lambda: [
-                (lane.consumer.stats.lag, {Attribute.SERVICE: NAME, Attribute.DURABLE: lane.consumer.spec.durable})
-                for lane in lanes
-            ],
-        )
+        observe(Metric.QUARANTINED, lambda: _sum(lane.filter.stats.quarantined for lane in lanes), rises=True)
         observe(Metric.PREVIEWS, lambda: _outcomes({"shown": previews.counts()["shown"]}), rises=True)
         observe(Metric.PREVIEWS_DROPPED, lambda: _outcomes(previews.losses()), rises=True)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runlane.hosting.spans import continuing
 from runlane.kernel.chain import ChainMessage, ChainPublisher
 from runlane.kernel.clock import Now
 from runlane.kernel.connection import Connection
@@ -28,7 +29,13 @@ from runlane.redaction_filter.previews import LeaseEpochs
 from runlane.redaction_filter.progress import End, LogReplaced, Outputs, Reached
 from runlane.redaction_filter.signal_output import SignalOutput
 from runlane_contracts.codec import decode_commit
-from runlane_contracts.headers import EXPECTED_LAST_SUBJECT_SEQUENCE, FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION
+from runlane_contracts.headers import (
+    EXPECTED_LAST_SUBJECT_SEQUENCE,
+    FIRST_SEQUENCE,
+    LAST_SEQUENCE,
+    LOG_POSITION,
+    TRACEPARENT,
+)
 from runlane_contracts.streams import Layout
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
@@ -91,6 +98,7 @@ class LogFilter:
         signals: SignalOutput,
         leases: LeaseEpochs,
         may_write: Callable[[], bool] = lambda: True,
+        on_begun: Callable[[RunAddress, int], None] = lambda _run, _at_ns: None,
     ) -> None:
         self.stats = FilterStats()
         self.opened = asyncio.Event()
@@ -108,6 +116,7 @@ class LogFilter:
         self._signals = signals
         self._leases = leases
         self._may_write = may_write
+        self._on_begun = on_begun
         self._outputs: Outputs | None = None
         self._deriver: Deriver | None = None
         self._chain: ChainPublisher | None = None
@@ -243,6 +252,8 @@ class LogFilter:
             derived = self._deriver.derive(message, run, head)
             if derived.findings:
                 await self._bury(delivery, derived)
+            if derived.first_sequence == 1 and run is not NOBODY:
+                self._on_begun(run, delivery.time_ns)
             self._take(delivery.stream_seq, derived, head, view, signals)
         await self._send(todo[-1].stream_seq, view, signals)
 
@@ -289,10 +300,11 @@ class LogFilter:
 
     async def _bury(self, delivery: Delivery, derived: Derived) -> None:
         reason = "; ".join(f"{one.sequence}: {one.fault.value}" for one in derived.findings)
-        log.warning(
-            "%s: message %d: %s", self._log_stream, delivery.stream_seq, reason[:200],
-            extra={"event": LogEvent.DELIVERY_BURIED},
-        )  # fmt: skip
+        with continuing(delivery.headers.get(TRACEPARENT)):
+            log.warning(
+                "%s: message %d: %s", self._log_stream, delivery.stream_seq, reason[:200],
+                extra={"event": LogEvent.DELIVERY_BURIED},
+            )  # fmt: skip
         await self._dead_letters.bury(delivery, reason)
         self.stats.quarantined += len(derived.findings)
 

@@ -290,6 +290,7 @@ class PreviewFilter:
     def __init__(
         self, inbox: PreviewInbox, masker: PreviewMasker, leases: LeaseEpochs, subjects: Subjects,
         *, send: Send, find_epoch: FindEpoch, is_active: Callable[[], bool] = lambda: True,
+        on_shown: Callable[[RunAddress], None] = lambda _run: None,
     ) -> None:  # fmt: skip
         self._inbox = inbox
         self._masker = masker
@@ -298,6 +299,7 @@ class PreviewFilter:
         self._send = send
         self._find_epoch = find_epoch
         self._is_active = is_active
+        self._on_shown = on_shown
 
     def counts(self) -> dict[str, int]:
         """Fragments by what became of them, and messages that gave way in the inbox."""
@@ -332,6 +334,7 @@ class PreviewFilter:
             return
         try:
             await self._send(self._subjects.preview_view(*run), encode(batch))
+            self._on_shown(run)
         except Exception as exc:  # noqa: BLE001 - a preview that cannot be sent is lost, and counted, whatever the cause
             self._masker.counts.unsent += self._take_back(batch)
             log.debug("previews not sent: %s", exc, extra={"event": LogEvent.PREVIEWS_DROPPED})

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health
+from runlane.hosting.measured_log import MeasuredLog
 from runlane.hosting.service import Running
+from runlane.hosting.spans import measured
 from runlane.hosting.tasks import task_group
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection
@@ -78,7 +80,7 @@ class _Supervisor:
         self._publisher = WindowedPublisher(connection)
         self._direct = DirectReader(connection)
         self._run_logs = RunLogs(
-            NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct),
+            MeasuredLog(NatsEventLog(connection, layout, publisher=self._publisher, direct=self._direct), layout, NAME),
             now=now,
             new_id=new_id,
             max_runs=settings.max_open_runs,
@@ -139,7 +141,9 @@ class _Supervisor:
 
     def _log_consumers(self, layout: Layout, follower: LogFollower) -> list[BatchConsumer]:
         return [
-            BatchConsumer(self._connection, spec, layout, follower.handle)
+            BatchConsumer(
+                self._connection, spec, layout, measured(follower.handle, spec, layout.subjects, in_traces=False)
+            )
             for spec in layout.consumers()
             if spec.service == NAME and spec.stream != layout.command_stream
         ]

@@ -10,8 +10,10 @@ from contextlib import aclosing
 from datetime import timedelta
 
 import msgspec
+from msgspec.structs import replace
 
-from runlane.hosting.telemetry import span_after
+from runlane.hosting.spans import processing
+from runlane.hosting.telemetry import current_traceparent
 from runlane.kernel.clock import Now
 from runlane.kernel.delivery import Delivery
 from runlane.kernel.errors import Gap, Permanent, Retryable
@@ -39,9 +41,12 @@ from runlane_contracts.ids import is_id
 from runlane_contracts.lifecycle import Refused, RunLifecycle
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
-from runlane_contracts.telemetry import Attribute, Span
+from runlane_contracts.telemetry import Attribute
 
 log = logging.getLogger(__name__)
+
+GROUP = "run-supervisor-v1"
+"""Who processes commands, in traces; over several durables they are one group."""
 
 Wake = Callable[[str, bytes], Awaitable[None]]
 """Publishes to a core subject; may be lost."""
@@ -75,8 +80,16 @@ class CommandHandler:
         run = RunAddress(command.tenant_id, command.run_id)
         if self._subjects.run_of(delivery.subject) != run:
             return DeadLetter("a command of another run than its subject names")
-        with span_after(command.traceparent, Span.COMMAND, _attributes(command)):
-            settled = await self.settle(command)
+        with processing(
+            delivery.stream,
+            command.traceparent,
+            durable=GROUP,
+            message_id=command.command_id,
+            run=run,
+            more={Attribute.COMMAND_TYPE: command.type[:64]},
+        ):
+            # What follows from the command hangs under its processing, where that is recorded.
+            settled = await self.settle(replace(command, traceparent=current_traceparent() or command.traceparent))
         await self._wake(self._subjects.outcome(command.tenant_id, command.command_id), encode(settled))
         return DONE
 
@@ -114,8 +127,14 @@ class CommandHandler:
         if known is not None and known.status is not LedgerStatus.ACCEPTED:
             return known
         settled = await self._ledger.settle(await self._outcome(command))
-        self._meters.commands[settled.status.value] += 1
+        self._meters.settled(command.type, settled.status.value, self._waited_s(command))
         return settled
+
+    def _waited_s(self, command: Command) -> float:
+        try:
+            return max(0.0, (self._now() - parse_timestamp(command.issued_at)).total_seconds())
+        except ValueError:
+            return 0.0
 
     async def _outcome(self, command: Command) -> LedgerEntry:
         run_log = self._run_logs.of(RunAddress(command.tenant_id, command.run_id))
@@ -205,10 +224,6 @@ async def _read_parent(run_logs: RunLogs, address: RunAddress) -> Parent:
     except Gap:
         parent.gone = True
     return parent
-
-
-def _attributes(command: Command) -> dict[str, str | int]:
-    return {Attribute.TENANT_ID.value: command.tenant_id, Attribute.RUN_ID.value: command.run_id}
 
 
 _EXPIRED = Rejection(code=Code.INVALID_STATE.value, detail="it was not applied in time, and has no effect")

@@ -4,8 +4,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runlane.hosting.telemetry import observe
-from runlane_contracts.telemetry import Attribute, Metric
+from opentelemetry.metrics import Histogram
+
+from runlane.hosting.telemetry import histogram, observe
+from runlane_contracts.commands import COMMANDS
+from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
+
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 300.0)
 
 
 @dataclass(slots=True)
@@ -16,6 +21,13 @@ class Meters:
     """applied, rejected, expired"""
     recoveries: Counter[str] = field(default_factory=Counter)
     """handed_out, given_up, held"""
+    outcomes: Histogram = field(default_factory=lambda: histogram(Metric.COMMAND_OUTCOME, BOUNDS_S))
+
+    def settled(self, type_: str, outcome: str, seconds: float) -> None:
+        """A command has its outcome, so long after it was accepted."""
+        self.commands[outcome] += 1
+        name = type_ if type_ in COMMANDS else OVERFLOW
+        self.outcomes.record(seconds, {Attribute.TYPE.value: name, Attribute.OUTCOME.value: outcome})
 
 
 def report(

@@ -9,10 +9,10 @@ from support.nats import SMALL, nats_server
 
 USERS = tuple(user.name for user in broker_users(SMALL))
 SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber", "broker_monitor"}
-APPENDERS = frozenset({"command_gateway", "run_supervisor", "worker"})
+APPENDERS = frozenset({"command_gateway", "run_supervisor", "worker", "retention"})
 LEASES = frozenset({"command_gateway", "run_supervisor", "worker"})
-LOG_READERS = frozenset({"command_gateway", "run_supervisor", "redaction_filter", "worker"})
-VIEW_READERS = frozenset({"redaction_filter", "projector", "edge_gateway", "operator"})
+LOG_READERS = frozenset({"command_gateway", "run_supervisor", "redaction_filter", "worker", "retention"})
+VIEW_READERS = frozenset({"redaction_filter", "projector", "edge_gateway", "operator", "retention"})
 
 MAY_PUBLISH = {
     "rl.log.00.acme.r1": APPENDERS,
@@ -27,6 +27,7 @@ MAY_PUBLISH = {
     "rl.audit.acme.command": {"audit_sink"},
     "rl.intake.acme.edge_gateway": {"edge_gateway"},
     "rl.intake.acme.command_gateway": {"command_gateway"},
+    "rl.intake._platform.broker": {"audit_sink"},
     "rl.dead.projector.acme": {"projector"},
     "rl.dead.run_supervisor.acme": {"run_supervisor"},
     "rl.svc.projector.rebuild": {"operator"},
@@ -40,22 +41,27 @@ MAY_PUBLISH = {
     "$JS.API.STREAM.INFO.RL_DEAD": {"operator", "metrics_aggregator"},
     "$JS.API.CONSUMER.INFO.RL_LOG_0.some": {"operator", "run_supervisor", "worker", "metrics_aggregator"},
     "$JS.API.CONSUMER.LIST.RL_SIGNAL": {"operator", "metrics_aggregator"},
-    "$JS.API.CONSUMER.LIST.RL_LOG_0": {"operator"},
+    "$JS.API.CONSUMER.LIST.RL_LOG_0": {"operator", "retention"},
     "$JS.API.DIRECT.GET.RL_SIGNAL": {"operator", "redaction_filter"},
     "$JS.API.CONSUMER.MSG.NEXT.RL_SIGNAL.metrics-aggregator-v1": {"metrics_aggregator"},
     "$JS.ACK.RL_SIGNAL.metrics-aggregator-v1.1.2.3.4.5": {"metrics_aggregator"},
     "$JS.API.STREAM.CREATE.RL_LOG_0": {"operator"},
     "$JS.API.STREAM.UPDATE.RL_LOG_0": {"operator"},
-    "$JS.API.STREAM.PURGE.RL_VIEW_0": {"operator"},
+    "$JS.API.STREAM.PURGE.RL_VIEW_0": {"retention"},
+    "$JS.API.STREAM.PURGE.RL_LOG_0": {"retention"},
+    "$JS.API.STREAM.PURGE.RL_SIGNAL": set(),
+    "$JS.API.STREAM.MSG.DELETE.RL_VIEW_0": {"retention"},
+    "$JS.API.STREAM.MSG.DELETE.RL_COMMAND": {"retention"},
+    "$JS.API.STREAM.MSG.DELETE.RL_AUDIT": set(),
     "$JS.API.STREAM.DELETE.RL_DEAD": {"operator"},
     "$JS.API.STREAM.MSG.GET.RL_LOG_0": set(),
-    "$JS.API.STREAM.MSG.DELETE.RL_LOG_0": set(),
+    "$JS.API.STREAM.MSG.DELETE.RL_LOG_0": {"retention"},
     "$JS.API.STREAM.INFO.RL_LOG_0": LOG_READERS | {"edge_gateway", "operator", "audit_sink"},
     "$JS.API.STREAM.INFO.RL_VIEW_0": VIEW_READERS,
     "$JS.API.DIRECT.GET.RL_LOG_0": LOG_READERS,
     "$JS.API.DIRECT.GET.RL_LOG_0.rl.log.00.acme.r1": LOG_READERS,
     "$JS.API.DIRECT.GET.RL_VIEW_0": VIEW_READERS,
-    "$JS.API.DIRECT.GET.RL_COMMAND": set(),
+    "$JS.API.DIRECT.GET.RL_COMMAND": {"retention"},
     "$JS.API.DIRECT.GET.RL_AUDIT": {"audit_sink", "operator"},
     "$JS.API.STREAM.MSG.GET.RL_AUDIT": {"audit_sink"},
     "$JS.API.STREAM.PURGE.RL_AUDIT": set(),

@@ -1,6 +1,10 @@
 """The sink on a real broker, as its own user, beside a gateway and a supervisor."""
 
+import asyncio
+import json
 from typing import Any
+
+import nats
 
 from runlane.kernel.jetstream import api
 from runlane_contracts.audit import PLATFORM
@@ -143,3 +147,45 @@ async def test_an_operator_has_the_chains_signed(side: WriteSide):
         await eventually(sealed)
         await running.operations["checkpoint"](b"")
     assert (await check(side)).covered == {"demo": 5}
+
+
+async def test_what_the_broker_refuses_is_audited_with_who_and_what(side: WriteSide):
+    """In `serve`, do not follow the logs."""
+    server = side.server
+    assert server.passwords is not None
+    async with sink(side, broker_logs=(server.log_path,)):
+        observer = await nats.connect(server.url_of("observer"), error_cb=_quiet, name='a "client" of\nmany lines')
+        for subject in ("rl.log.00.demo.run_1", "rl.cmd.00.demo.run_1", "rl.cmd.00.demo.run_1"):
+            await observer.publish(subject, b"")
+        await observer.subscribe("rl.log.>")
+        await observer.flush()
+        await observer.close()
+        await _log_in(server.port, "observer", "guessed")
+
+        async def all_of_them():
+            found = await records(side, PLATFORM, "access")
+            return sum(one.count for one in found) >= 5 and found
+
+        found = await eventually(all_of_them)
+    told = {(one.actor.id, one.action, one.target.id, one.outcome) for one in found}
+    assert told == {
+        ("observer", "publish", "rl.log.00.demo.run_1", "forbidden"),
+        ("observer", "publish", "rl.cmd.00.demo.run_1", "forbidden"),
+        ("observer", "subscribe", "rl.log.>", "forbidden"),
+        ("observer", "connect", "-", "unauthenticated"),
+    }
+    assert {one.causes for one in found} == {("broker",)}
+    await check(side)
+
+
+async def _log_in(port: int, user: str, password: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    said = {"user": user, "pass": password, "verbose": False, "pedantic": False}
+    writer.write(f"CONNECT {json.dumps(said)}\r\nPING\r\n".encode())
+    assert b"Authorization Violation" in await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _quiet(_error: Exception) -> None:
+    """As is expected."""

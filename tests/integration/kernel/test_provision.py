@@ -7,7 +7,15 @@ import pytest
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import connect
 from runlane.kernel.jetstream import api
-from runlane.kernel.provision import DestructiveDrift, ServerTooOld, ensure_consumer, provision, stream_config
+from runlane.kernel.provision import (
+    PRIORITY_GROUP,
+    DestructiveDrift,
+    ServerTooOld,
+    ensure_consumer,
+    provision,
+    stream_config,
+)
+from runlane.kernel.pull import PullSession
 from runlane_contracts.streams import MIB, Layout
 from support.nats import SMALL, nats_server
 
@@ -147,3 +155,43 @@ async def test_an_old_server_is_refused(connection, monkeypatch):
     monkeypatch.setattr("runlane.kernel.provision.MIN_API_LEVEL", 99)
     with pytest.raises(ServerTooOld):
         await provision(connection, SMALL, now=utc_now)
+
+
+def partitioned(count: int) -> Layout:
+    return Layout(max_bytes=SMALL.max_bytes, supervisor_partitions=count)
+
+
+async def commands_of(connection) -> set[str]:
+    names = (await api(connection, "CONSUMER.NAMES.RL_COMMAND", answer=dict))["consumers"]
+    return {name for name in names if name.startswith("run-supervisor")}
+
+
+async def test_what_another_number_of_partitions_left_is_named_and_removed(connection):
+    """Take `desk.former` out of `provision` to see it fail."""
+    await provision(connection, partitioned(1), now=utc_now)
+    await provision(connection, partitioned(4), now=utc_now)
+    assert await commands_of(connection) == {f"run-supervisor-v1-{n}-of-4" for n in range(4)}
+    told = await provision(connection, partitioned(3), now=utc_now, dry_run=True)
+    assert {c.name for c in told.changes if c.kind == "removed"} == {
+        f"RL_COMMAND/run-supervisor-v1-{n}-of-4" for n in range(4)
+    }
+    assert len(await commands_of(connection)) == 4
+    await provision(connection, partitioned(3), now=utc_now)
+    assert await commands_of(connection) == {f"run-supervisor-v1-{n}-of-3" for n in range(3)}
+    assert (await provision(connection, partitioned(3), now=utc_now)).changes == ()
+
+
+async def test_what_somebody_still_works_with_is_named_and_left_alone(connection):
+    """Let `_is_used` answer False to see it fail."""
+    layout = partitioned(1)
+    await provision(connection, layout, now=utc_now)
+    spec = next(one for one in layout.consumers() if one.durable == "run-supervisor-v1")
+    async with PullSession(
+        connection, spec.stream, spec.durable, on_delivery=lambda _: None, group=PRIORITY_GROUP
+    ) as session:
+        await session.pull(1)
+        report = await provision(connection, partitioned(2), now=utc_now)
+        assert report.former_in_use == ("RL_COMMAND/run-supervisor-v1",)
+        assert len(await commands_of(connection)) == 3
+    report = await provision(connection, partitioned(2), now=utc_now)
+    assert [(change.kind, change.name) for change in report.changes] == [("removed", "RL_COMMAND/run-supervisor-v1")]

@@ -47,6 +47,30 @@ def test_start_reads_its_input_from_a_file(site: Site, tmp_path: Path):
     assert site.call("start", "--agent", "a", "--input", "@/nowhere").exit_code == 2
 
 
+def test_replay_in_brief_shows_each_row_once_with_its_count_and_its_facts(site: Site):
+    story = Story(run_id="busy").then(events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w1"))
+    for number in range(3):
+        story.then(
+            events.ToolRequested(tool_call_id=f"c{number}", name="read_file", arguments={}),
+            events.ToolCompleted(tool_call_id=f"c{number}", result="\x1b[31mred"),
+        )
+    story.then(
+        events.ToolRequested(tool_call_id="c9", name="write_file", arguments={}),
+        events.ToolFailed(tool_call_id="c9", error=events.Problem(code="disk", message="\x1b[2Jfull")),
+        events.MessageCompleted(message_id="m1", role="assistant", content="that is all"),
+    )
+    run_id = site.add(story)
+    lines = site.call("replay", run_id, "--rows").stdout.splitlines()
+    assert len(lines) == 5
+    assert "read_file ×3" in lines[2]
+    assert "#3–8" in lines[2]
+    assert "tool failed  write_file  disk: " in lines[3]
+    assert "\x1b[2J" not in lines[3]
+    assert [row["count"] for row in site.json("replay", run_id, "--rows")] == [1, 1, 3, 1, 1]
+    assert len(site.json("replay", run_id, "--rows", "--at", "4")) == 3
+    assert site.call("replay", run_id, "--rows", "--speed", "2").exit_code == 2
+
+
 def test_re_execute_begins_a_new_run_from_an_old_one_and_prints_its_id_alone(site: Site):
     old = site.add(a_short_run())
     result = site.call("re-execute", old, "--run-id", "again", "--pool", "slow")

@@ -5,7 +5,7 @@ import msgspec
 from runlane.edge_gateway.frames import SSE, Chunk
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
-from runlane.edge_gateway.preview_lane import PreviewLanes
+from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.preview_reader import PreviewReader, PreviewTotals
 from runlane_contracts import events
 from runlane_contracts.codec import encode
@@ -16,6 +16,7 @@ from support.eventually import eventually
 from support.runs import Story
 
 RUN = RunAddress("acme", "run_1")
+PLENTY = PreviewBudget(10_000_000)
 
 
 def fragment(seq: int, preview_id: str = "p1", data: str = "x", first: int | None = None) -> Preview:
@@ -40,14 +41,14 @@ def shown(chunk: Chunk | None) -> list[tuple[str, int, int]]:
 
 
 def test_a_skipped_fragment_becomes_a_gap_in_its_place() -> None:
-    lane = PreviewLanes(20_000)
+    lane = PreviewLanes(20_000, PLENTY)
     reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(2), fragment(6, first=4)))
     assert shown(reader.take(10_000, SSE)) == [("shown", 1, 1), ("shown", 2, 2), ("gap", 3, 3), ("shown", 4, 6)]
 
 
 def test_a_repeated_or_late_fragment_is_not_shown() -> None:
-    lane = PreviewLanes(20_000)
+    lane = PreviewLanes(20_000, PLENTY)
     reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(3), fragment(2), fragment(3), fragment(4, first=3), fragment(5)))
     assert shown(reader.take(10_000, SSE)) == [
@@ -57,7 +58,7 @@ def test_a_repeated_or_late_fragment_is_not_shown() -> None:
 
 
 def test_one_who_joins_late_is_told_no_gap() -> None:
-    lane = PreviewLanes(20_000)
+    lane = PreviewLanes(20_000, PLENTY)
     lane.append_batch(batch(fragment(1), fragment(2)))
     reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(3)))
@@ -65,7 +66,7 @@ def test_one_who_joins_late_is_told_no_gap() -> None:
 
 
 def test_a_reader_that_fell_behind_is_told_exactly_what_it_lost() -> None:
-    lane = PreviewLanes(1_333)
+    lane = PreviewLanes(1_333, PLENTY)
     reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(1, "p2")))
     reader.take(10_000, SSE)
@@ -80,8 +81,24 @@ def test_a_reader_that_fell_behind_is_told_exactly_what_it_lost() -> None:
     assert lane.previews.size_bytes <= 1_000
 
 
+def test_all_runs_together_hold_no_more_than_they_may() -> None:
+    """Without the budget each run fills its own bound, however many there are."""
+    budget = PreviewBudget(40_000)
+    lanes = [PreviewLanes(8_000, budget) for _ in range(50)]
+    for seq in range(1, 200):
+        for lane in lanes:
+            lane.append_batch(batch(fragment(seq, data="y" * 50)))
+    held = [lane.previews.size_bytes for lane in lanes]
+    assert budget.used_bytes == sum(held)
+    assert sum(held) < 40_000 + 50 * 1_000
+    assert min(held) > 0
+    for lane in lanes:
+        lane.close()
+    assert budget.used_bytes == 0
+
+
 def test_what_a_fact_has_replaced_is_shown_no_more() -> None:
-    lane = PreviewLanes(20_000)
+    lane = PreviewLanes(20_000, PLENTY)
     reader = PreviewReader(lane.previews, PreviewTotals())
     lane.append_batch(batch(fragment(1), fragment(1, "p2")))
     lane.retire("p1")
@@ -93,7 +110,7 @@ def test_what_a_fact_has_replaced_is_shown_no_more() -> None:
 
 
 def test_what_is_no_preview_is_counted_not_raised() -> None:
-    lane = PreviewLanes(20_000)
+    lane = PreviewLanes(20_000, PLENTY)
     assert not lane.append_batch(b"nonsense")
     assert not lane.append_batch(msgspec.json.encode({"previews": [{"preview_id": 7}]}))
     assert lane.counts.malformed == lane.counts.received == 2

@@ -275,7 +275,7 @@ async def test_a_hole_is_never_skipped_and_named_when_the_reader_comes_back() ->
         again = gateway.watch(RUN, last_event_id=watching.of("fact")[-1].id)
         await again.until("synced")
         assert again.frames[0].data["outcome"] == "reset_required"
-        assert again.frames[0].data["reason"] == "compacted"
+        assert again.frames[0].data["reason"] == "hole"
         assert again.frames[1].data["through_sequence"] == len(story.facts)
 
 

@@ -505,6 +505,53 @@ async def test_a_flood_of_pings_from_who_does_not_read_piles_up_nothing() -> Non
         assert session._socket.backlog_bytes <= before + 4_096
 
 
+async def test_a_command_that_was_handed_on_is_finished_though_its_client_is_gone() -> None:
+    async with door() as gateway:
+        go_on, done = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            await go_on.wait()
+            done.set()
+
+        gateway.commands.wait = slow
+        async with gateway.client() as client:
+            await client.send(a_command("c"))
+            await eventually(lambda: gateway.commands.requests)
+            client.socket.transport.abort()
+        await eventually(lambda: len(gateway.sessions) == 0)
+        go_on.set()
+        async with asyncio.timeout(5):
+            await done.wait()
+
+
+async def test_who_says_goodbye_and_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take `_linger` out of the protocol to see it fail: the connection stays, with what is buffered for it."""
+    monkeypatch.setattr("runlane.hosting.websocket_protocol.LINGER_S", 0.1)
+    view, _ = a_view(*(events.TaskCreated(task_id=f"t{index}", title="x" * 4_000) for index in range(2_000)))
+    limits = replace(QUICK, heartbeat_s=60)
+    async with door(view, limits=limits) as gateway, gateway.client(close_timeout=0.1) as client:
+        await client.watch("run_1", from_="start")
+        client.socket.transport.pause_reading()
+        session = next(iter(gateway.sessions._sessions))
+        await eventually(lambda: session._socket.is_paused)
+        client.socket.protocol.send_close(1000)
+        client.socket.transport.write(b"".join(client.socket.protocol.data_to_send()))
+        await eventually(lambda: session._socket.disconnected)
+
+
+async def test_one_connection_that_cannot_be_looked_at_does_not_end_the_looking() -> None:
+    async with door() as gateway, gateway.client() as client, gateway.client(key="key-other") as other:
+        session = next(one for one in gateway.sessions._sessions if one.principal.tenant_id == "acme")
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("no")
+
+        session.tick = broken  # type: ignore[method-assign]
+        await client.call("ping")
+        del gateway.keyring.principals["key-other"]
+        assert (await other.closed())[0] == 4401
+
+
 async def test_a_client_that_leaves_in_the_middle_of_everything_leaves_nothing_behind() -> None:
     view, _ = a_view()
     async with door(view) as gateway:

@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from runlane.hosting.exposition import exposition, sample
+from runlane.hosting.spans import continuing
 from runlane.hosting.telemetry import JsonLines, TextLines
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import decode_json
@@ -74,9 +75,10 @@ def test_without_a_collector_no_exporter_is_loaded_and_metrics_are_there():
     done = run("""
         import sys
         from runlane.hosting.settings import CommonSettings
-        from runlane.hosting.telemetry import (
-            current_traceparent, observe, observe_consumers, span_after, start_telemetry,
-        )
+        import contextlib
+        from runlane.hosting.spans import continuing, processing, sending
+        from runlane.hosting.telemetry import current_traceparent, observe, observe_consumers, start_telemetry
+        from runlane_contracts.subjects import RunAddress
         from runlane.kernel.durable import ConsumerStats
         from runlane_contracts.streams import Layout
         from runlane_contracts.telemetry import Metric
@@ -87,9 +89,18 @@ def test_without_a_collector_no_exporter_is_loaded_and_metrics_are_there():
             spec = Layout().consumers()[0]
             stats = ConsumerStats(acknowledged=5, lag=2, in_hand=1)
 
+            @staticmethod
+            def oldest_in_hand_ns():
+                return 0
+
         observe_consumers({"filter": [Consumer]})
-        with span_after(None, "x"):
+        run = RunAddress("acme", "r1")
+        with sending("RL_COMMAND", message_id="c1", run=run):
             assert current_traceparent() is None
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        with processing("RL_COMMAND", parent, durable="d", message_id="c1", run=run, more={}):
+            assert current_traceparent() == parent
+        assert current_traceparent() is None
         text = telemetry.exposition()
         assert 'runlane_watchers{route="d"} 7' in text, text
         labels = 'durable="redaction-filter-v1-0"'
@@ -107,14 +118,16 @@ def test_with_a_collector_traces_and_metrics_reach_it_and_traces_continue():
     with collector() as (url, got):
         done = run(f"""
             from runlane.hosting.settings import CommonSettings
-            from runlane.hosting.telemetry import add_traceparent, current_traceparent, span_after, start_telemetry
+            from runlane.hosting.spans import processing
+            from runlane.hosting.telemetry import current_traceparent, start_telemetry
+            from runlane_contracts.subjects import RunAddress
             telemetry = start_telemetry(CommonSettings(telemetry_endpoint={url!r}), "projector", "1")
             parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-            with span_after(parent, "work"):
-                headers = {{}}
-                add_traceparent(headers)
-                assert headers["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-"), headers
-                assert headers["traceparent"] != parent
+            run = RunAddress("acme", "r1")
+            with processing("RL_COMMAND", parent, durable="d", message_id="c1", run=run, more={{}}):
+                inside = current_traceparent()
+                assert inside.startswith("00-0af7651916cd43dd8448eb211c80319c-"), inside
+                assert inside != parent
             telemetry.close()
         """)
         assert done.returncode == 0, done.stderr
@@ -134,7 +147,36 @@ def test_a_json_line_has_its_event_and_fields():
 
 
 def test_a_line_for_people_names_the_service():
-    assert TextLines("projector").format(record(lag=3)).endswith("warning projector: lag is 3 lag=3")
+    assert TextLines("projector").format(record(lag=3)).endswith("warning projector: lag is 3 lag=3 trace_id=")
+
+
+def test_every_line_has_the_trace_of_what_it_is_about_else_that_of_its_process():
+    """Taken out: the trace in `_trace_id`; then the line inside has the process's too."""
+    lines = JsonLines("projector", "one", "ef" * 16)
+    assert decode_json(lines.format(record()))["trace_id"] == "ef" * 16
+    with continuing(f"00-{'ab' * 16}-{'cd' * 8}-00"):
+        assert decode_json(lines.format(record()))["trace_id"] == "ab" * 16
+        assert TextLines("projector", "ef" * 16).format(record()).endswith(f"trace_id={'ab' * 16}")
+    with continuing("nonsense"):
+        assert decode_json(lines.format(record()))["trace_id"] == "ef" * 16
+
+
+def test_services_that_share_a_process_report_the_same_metric_side_by_side():
+    """Taken out: the list of readers in `observe`; then the SDK hears the first one only."""
+    done = run("""
+        from runlane.hosting.settings import CommonSettings
+        from runlane.hosting.telemetry import observe, start_telemetry
+        from runlane_contracts.telemetry import Metric
+        telemetry = start_telemetry(CommonSettings(), "up", "1")
+        for service in ("a", "b"):
+            observe(Metric.FACTS, lambda service=service: [(1, {"service": service})], rises=True)
+        text = telemetry.exposition()
+        assert 'runlane_facts_total{service="a"} 1' in text, text
+        assert 'runlane_facts_total{service="b"} 1' in text, text
+        assert text.count("# TYPE runlane_facts_total") == 1, text
+        telemetry.close()
+    """)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_trace_of_an_error_does_not_quote_it():

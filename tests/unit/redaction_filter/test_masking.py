@@ -143,7 +143,7 @@ def test_a_masked_payload_still_fits_its_type(type_: str) -> None:
         "from_sequence": 1, "to_sequence": 2, "quorum": 2, "not_by": [TOKEN], "approved_by": [TOKEN],
     }  # fmt: skip
     if type_ == "log.compacted":
-        known["reason"] = "erasure"
+        known |= {"reason": "erasure", "erased": [TOKEN]}
     fields |= {name: value for name, value in known.items() if name in fields}
     if "agent" in fields:
         fields["agent"] = f"{TOKEN} " + "a" * (127 - len(TOKEN))

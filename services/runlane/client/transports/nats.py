@@ -27,7 +27,7 @@ from runlane.client.transports.ports import (
 from runlane.client.transports.wires import Wires
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane.kernel.connection import Connection, connect
-from runlane.kernel.errors import Fenced, KernelError, Overloaded, Permanent, StreamReplaced
+from runlane.kernel.errors import Compacted, Fenced, KernelError, Overloaded, Permanent, StreamReplaced
 from runlane.kernel.event_log import NOTHING, StoredCommit
 from runlane.kernel.lease import LeaseHeld, NoRoom
 from runlane_contracts import events, lifecycle, reducer
@@ -373,7 +373,7 @@ def _client_error(exc: KernelError | Refused) -> Exception:
             return _refusal(Code.LEASE_FENCED, str(exc))
         case Overloaded():
             return _refusal(Code.OVERLOADED, str(exc), retry_after_s=exc.retry_after_s)
-        case Permanent() if not isinstance(exc, StreamReplaced):
+        case Permanent() if not isinstance(exc, (StreamReplaced, Compacted)):
             return ContractViolation(str(exc))
         case _:
             return Unreachable(str(exc))  # of a replaced stream, the next connection says how to go on

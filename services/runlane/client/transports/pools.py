@@ -14,6 +14,8 @@ from runlane.kernel.connection import Connection
 from runlane.kernel.fair import Turns
 from runlane_contracts.streams import Layout
 
+MAX_PHASE = 2.0
+"""Nobody waits for its first turn longer than for two."""
 LOOK_EVERY_S = (0.05, 0.5)
 """How often the queues are looked at while nothing can be had: at first, and after a while."""
 
@@ -101,4 +103,4 @@ class NatsPools(SharedWork):
 
 
 def _at_random() -> float:
-    return random.expovariate(1.0)
+    return min(random.expovariate(1.0), MAX_PHASE)

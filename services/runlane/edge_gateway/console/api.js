@@ -4,9 +4,12 @@ import { canonicalJson, parseJson } from "./json.js";
 
 const READ_TIMEOUT_MS = 15_000;
 const COMMAND_TIMEOUT_MS = 20_000;
+const CONTENT_TIMEOUT_MS = 120_000;
 
 /** The server said no, with a stable code. */
 export class Problem extends Error {
+  #retryable;
+
   constructor(status, document, retryAfterMs) {
     super(document.detail || document.title || `HTTP ${status}`);
     this.name = "Problem";
@@ -14,11 +17,12 @@ export class Problem extends Error {
     this.code = document.code ?? `http_${status}`;
     this.recorded = document.recorded ?? null;
     this.retryAfterMs = retryAfterMs;
+    this.#retryable = document.retryable;
   }
 
   /** Whether the very same request may succeed later. */
   get isPassing() {
-    return this.status === 429 || this.status >= 500;
+    return typeof this.#retryable === "boolean" ? this.#retryable : this.status === 429 || this.status >= 500;
   }
 }
 
@@ -35,8 +39,12 @@ export class Api {
     this.token = token;
   }
 
-  runs({ status = "", pageToken = "", limit = 50, signal } = {}) {
-    return this.#get("/v1/runs", { status, page_token: pageToken, limit }, signal);
+  runs({ status = "", agent = "", session = "", pageToken = "", limit = 50, signal } = {}) {
+    return this.#get("/v1/runs", { status, agent, session_id: session, page_token: pageToken, limit }, signal);
+  }
+
+  run(runId, { signal } = {}) {
+    return this.#get(`/v1/runs/${encodeURIComponent(runId)}`, {}, signal);
   }
 
   waitingApprovals({ signal } = {}) {
@@ -51,6 +59,18 @@ export class Api {
     return this.#get(`/v1/runs/${encodeURIComponent(runId)}/snapshot`, { at_sequence: atSequence }, signal);
   }
 
+  commandByKey(idempotencyKey, { signal } = {}) {
+    return this.#get("/v1/commands", { idempotency_key: idempotencyKey }, signal);
+  }
+
+  /** Content that was too large for a fact: `{blob, type}`. */
+  async content(ref, { signal } = {}) {
+    const path = ref.startsWith("/v1/content/") ? ref : `/v1/content/${encodeURIComponent(ref)}`;
+    const timeout = AbortSignal.timeout(CONTENT_TIMEOUT_MS);
+    const response = await this.#fetch(path, { signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]) });
+    return { blob: await response.blob(), type: response.headers.get("Content-Type") ?? "" };
+  }
+
   /** Ask for something; the answer is the outcome, or the ledger entry when it takes longer than the server waits. */
   async command(runId, type, payload, idempotencyKey) {
     const response = await this.#fetch(`/v1/runs/${encodeURIComponent(runId)}/commands`, {
@@ -63,9 +83,9 @@ export class Api {
   }
 
   /** Open a watch; the caller reads its body. Answers that are not a stream are returned or thrown as they are. */
-  watch(runId, { cursor, signal }) {
+  watch(runId, { cursor, isFromStart, signal }) {
     const query = new URLSearchParams({ previews: "true" });
-    if (cursor === null) query.set("from", "snapshot");
+    if (cursor === null) query.set("from", isFromStart ? "start" : "snapshot");
     const headers = { Accept: "text/event-stream" };
     if (cursor !== null) headers["Last-Event-ID"] = cursor;
     return this.#fetch(`/v1/runs/${encodeURIComponent(runId)}/watch?${query}`, { headers, signal });

@@ -2,10 +2,12 @@
 
 import { Api } from "./api.js";
 import { h } from "./dom.js";
+import { Help, listenToKeys } from "./keys.js";
 import { noRun, RunView } from "./run_view.js";
 import { RunsView } from "./runs_view.js";
-import { keepToken, readAddress, token } from "./session.js";
+import { keepToken, readAddress, runAddress, token } from "./session.js";
 import { signIn } from "./sign_in.js";
+import { ThemeButton } from "./theme.js";
 
 class Console {
   #root;
@@ -13,17 +15,24 @@ class Console {
   #run = null;
   #shownRun = null;
   #held = null; // the token that what is on screen was read with
-  #signOut = h("button.link", { type: "button", hidden: true, onClick: () => this.#leave("") }, "Sign out");
+  #help = new Help();
+  #theme = new ThemeButton();
+  #signOut = h("button.quiet", { type: "button", hidden: true, onClick: () => this.#leave("") }, "Sign out");
 
   constructor(root) {
     this.#root = root;
     addEventListener("hashchange", () => this.#navigate());
+    listenToKeys((action) => this.#act(action));
   }
 
   start() {
+    const keys = h("button.quiet", { type: "button", title: "Keys (?)", "aria-label": "Keys", onClick: () => this.#help.open() }, "?");
+    const skip = h("a.skip", { href: "#panes", onClick: (event) => { event.preventDefault(); this.#panes.querySelector(".run-pane .timeline, .runs a, input")?.focus(); } }, "Skip to the run");
     this.#root.replaceChildren(
-      h("header.bar", {}, h("a.wordmark", { href: "#/" }, "Runlane"), h("span.spring"), this.#signOut),
+      skip,
+      h("header.bar", {}, h("a.wordmark", { href: "#/" }, h("span.lane", { "aria-hidden": "true" }), "Runlane"), h("span.spring"), keys, this.#theme.element, this.#signOut),
       h("main.panes", { id: "panes" }),
+      this.#help.element,
     );
     this.#navigate();
   }
@@ -38,6 +47,7 @@ class Console {
     const now = token();
     if (now === null) return this.#ask("");
     if (this.#runs === null || now !== before) this.#enter(now);
+    this.#runs.adoptFilters();
     return this.#show(runId);
   }
 
@@ -47,6 +57,7 @@ class Console {
     this.#signOut.hidden = false;
     this.#runs = new RunsView(new Api(now), () => this.#leave("This token is not accepted."));
     this.#panes.replaceChildren(this.#runs.element, noRun());
+    this.#panes.dataset.view = "runs";
   }
 
   #show(runId) {
@@ -64,6 +75,14 @@ class Console {
       });
     }
     this.#panes.lastElementChild.replaceWith(this.#run?.element ?? noRun());
+  }
+
+  #act(action) {
+    if (action === "help") this.#help.open();
+    else if (action === "theme") this.#theme.next();
+    else if (action === "list") location.hash = runAddress(null);
+    else return (this.#run?.act(action) || this.#runs?.act(action)) ?? false;
+    return true;
   }
 
   #leave(reason) {

@@ -1,6 +1,7 @@
 /** Elements without markup: data only ever becomes text nodes and attributes, never HTML. */
 
 const LISTENER = /^on[A-Z]/;
+const SVG = "http://www.w3.org/2000/svg";
 
 /**
  * `h("button.primary", { type: "button", onClick: f }, "Approve")`. Properties that are null or false are left
@@ -11,7 +12,20 @@ export function h(name, properties = {}, ...children) {
   const element = document.createElement(tag);
   if (classes.length > 0) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(properties)) set(element, key, value);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
+  return element;
+}
+
+/** The children that are there, flat. */
+export function present(children) {
+  return children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+/** The same for a picture drawn in place. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
   return element;
 }
 
@@ -44,4 +58,19 @@ export function arrange(parent, children) {
     if (child === at) at = at.nextElementSibling;
     else parent.insertBefore(child, at);
   }
+}
+
+/** A button that puts a text on the clipboard and says so. */
+export function copyButton(text, what) {
+  const button = h("button.copy", { type: "button", "aria-label": `Copy ${what}`, title: `Copy ${what}` }, "copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setText(button, "copied");
+    } catch {
+      setText(button, "select it by hand");
+    }
+    setTimeout(() => setText(button, "copy"), 1500);
+  });
+  return button;
 }

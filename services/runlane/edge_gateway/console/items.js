@@ -1,43 +1,49 @@
 /**
- * One view per item of the timeline. A view keeps its element for life and redraws its inside when the item or the
- * preview over it changes; folds keep their state.
+ * One view per row of the timeline. A view redraws its inside when its item or the preview over it changes; what the
+ * reader opened stays open, also when the row was out of sight in between.
  */
 
-import { attribute, h } from "./dom.js";
-import { approvalForm, inputForm, reconcileForm, retryForm } from "./forms.js";
-import { between, clock, fullMoment } from "./moments.js";
+import { attribute, h, present, setText } from "./dom.js";
+import { part, rawFacts, storedContent } from "./evidence.js";
+import { between, clock, fullMoment, took } from "./moments.js";
+import { PreviewView } from "./preview_view.js";
 import { isOpen } from "./reducer.js";
-import { asText, block, contentText, digestLine, inert, inertString, inline } from "./text.js";
+import { argumentsLine, block, contentText, digestLine, inert, inertString, inline } from "./text.js";
 
-const PREVIEW_CHARS = 20_000;
 const FAILED = new Set(["failed", "outcome_unknown", "rejected", "expired", "revoked"]);
+const QUIET = new Set(["turn", "session"]); // they only say where we are
+const MESSAGE_CHARS = 1600;
 
 export class ItemView {
   #context;
   #drawn = null;
-  #fold = null;
   #preview = null;
   #time = h("time");
   #number = h("span.number");
+  #sign = h("span.sign", { "aria-hidden": "true" });
   #body = h("div.body");
 
-  /** `context`: `{commander, item(key), isOver(), isRetried(toolCallId)}`. */
+  /** `context`: see `Timeline`. */
   constructor(key, context) {
     this.key = key;
     this.#context = context;
-    this.element = h("article.item", { tabindex: -1, "data-key": key }, h("div.gutter", {}, this.#time, this.#number), this.#body);
+    this.element = h("article.item", { tabindex: -1, "data-key": key },
+      h("div.gutter", {}, this.#number, this.#time), this.#sign, this.#body);
   }
 
   /** Draw the item as it is now; `item` is undefined while only a preview knows of it. */
-  update(item, preview) {
+  update(row) {
+    const { item } = row;
+    const preview = this.#context.overlay().get(this.key);
     const kind = item?.kind ?? preview?.kind ?? "other";
     const status = item?.status ?? (preview?.fate ?? "provisional");
     attribute(this.element, "data-kind", kind);
     attribute(this.element, "data-status", status);
     attribute(this.element, "data-failed", FAILED.has(status));
     attribute(this.element, "data-provisional", item === undefined);
-    attribute(this.element, "data-nested", item?.parent_id !== undefined);
-    const mark = `${item?.last_sequence}/${kind}/${this.#context.isOver()}/${item !== undefined && canRetry(item, this.#context)}`;
+    attribute(this.element, "data-nested", row.isNested === true || (item?.parent_id !== undefined && item?.parent_id !== null));
+    setText(this.#sign, QUIET.has(kind) ? "·" : (SIGNS[status] ?? (item !== undefined && isOpen(item) ? "●" : "·")));
+    const mark = `${item?.last_sequence}/${kind}/${this.#context.mark()}/${item !== undefined && canRetry(item, this.#context)}`;
     if (this.#drawn !== mark) {
       this.#drawn = mark;
       this.#draw(item, kind);
@@ -46,27 +52,23 @@ export class ItemView {
   }
 
   #draw(item, kind) {
-    attribute(this.element, "aria-label", item === undefined ? `${kind}, provisional` : `${kind} ${item.status}`);
+    attribute(this.element, "aria-label", item === undefined ? `${kind}, provisional` : labelOf(item));
     if (item === undefined) {
-      this.#time.textContent = "";
-      this.#number.textContent = "…";
+      setText(this.#time, "");
+      setText(this.#number, "live");
       this.#body.replaceChildren(head(TITLES[kind] ?? inertString(kind, 40), h("span.status", { "data-status": "provisional" }, "provisional")));
-      this.#fold = null;
       return;
     }
-    this.#time.textContent = clock(item.started_at);
+    setText(this.#time, clock(item.started_at));
     attribute(this.#time, "datetime", item.started_at);
     attribute(this.#time, "title", fullMoment(item.started_at));
-    this.#number.textContent = `#${item.first_sequence}`;
-    const wasOpen = this.#fold?.open ?? false;
-    const hadFocus = this.#fold !== null && document.activeElement === this.#fold.firstElementChild;
-    const hadFocusInside = !hadFocus && this.#body.contains(document.activeElement);
-    const nodes = (DRAW[kind] ?? drawOther)(item, this.#context);
-    this.#body.replaceChildren(...nodes.filter((node) => node !== null));
-    this.#fold = this.#body.querySelector("details");
-    if (this.#fold !== null && wasOpen) this.#fold.open = true;
-    if (this.#fold !== null && hadFocus) this.#fold.firstElementChild.focus();
-    if (hadFocusInside) this.element.focus({ preventScroll: true });
+    setText(this.#number, `#${item.first_sequence}`);
+    attribute(this.#number, "title", item.first_sequence === item.last_sequence ? `fact #${item.first_sequence}` : `facts #${item.first_sequence}–#${item.last_sequence}`);
+    const at = Array.from(this.#body.querySelectorAll("summary")).indexOf(document.activeElement);
+    const hadFocus = at < 0 && this.#body.contains(document.activeElement);
+    this.#body.replaceChildren(...present((DRAW[kind] ?? drawOther)(item, this.#context)));
+    if (at >= 0) (this.#body.querySelectorAll("summary")[at] ?? this.element).focus({ preventScroll: true });
+    if (hadFocus) this.element.focus({ preventScroll: true });
   }
 
   #drawPreview(entry, kind) {
@@ -84,97 +86,71 @@ export class ItemView {
   }
 }
 
-/** The text of a preview, drawn as what it is: not yet a fact. Grows by appending. */
-class PreviewView {
-  #rebuilt = -1;
-  #part = 0;
-  #chars = 0;
-  #total = 0;
-  #text;
-  #mark = h("p.preview-mark");
+/** Several rows that are alike, as one. */
+export class GroupView {
+  #drawn = "";
+  #body = h("div.body");
+  #number = h("span.number");
+  #time = h("time");
+  #sign = h("span.sign", { "aria-hidden": "true" });
+  #context;
 
-  constructor(entry, kind) {
-    this.entry = entry;
-    const isProse = kind === "message" || kind === "reasoning";
-    this.#text = h(isProse ? "div.text" : "div.text.code", { dir: "auto" });
-    this.element = h("div.preview", { "data-kind": kind }, h("div.preview-end", {}, this.#text), this.#mark);
+  constructor(key, context) {
+    this.key = key;
+    this.#context = context;
+    this.element = h("article.item.group", { tabindex: -1, "data-key": key, "data-kind": "group" },
+      h("div.gutter", {}, this.#number, this.#time), this.#sign, this.#body);
   }
 
-  update() {
-    const { entry } = this;
-    attribute(this.element, "data-fate", entry.fate);
-    attribute(this.element, "data-incomplete", entry.incomplete);
-    this.#mark.textContent = markOf(entry);
-    if (entry.rebuilt !== this.#rebuilt || this.#total > 2 * PREVIEW_CHARS) this.#rebuild();
-    else this.#grow();
-  }
-
-  #rebuild() {
-    const { entry } = this;
-    this.#text.replaceChildren();
-    this.#rebuilt = entry.rebuilt;
-    this.#part = 0;
-    this.#chars = 0;
-    this.#total = 0;
-    if (entry.value !== undefined) {
-      this.#text.append(...inert(asText(entry.value).slice(0, PREVIEW_CHARS)));
-      return;
-    }
-    this.#skipBeginning();
-    this.#grow();
-  }
-
-  // What is long ago is folded away until the fact comes: only the end of a preview is news.
-  #skipBeginning() {
-    let skip = this.entry.chars - PREVIEW_CHARS;
-    if (skip <= 0) return;
-    this.#text.append(h("span.missing", {}, `${skip.toLocaleString("en")} characters above`));
-    const { parts } = this.entry;
-    while (skip > 0 && this.#part < parts.length) {
-      const length = parts[this.#part].text?.length ?? 0;
-      if (length > skip) {
-        this.#chars = skip;
-        return;
-      }
-      skip -= length;
-      this.#part += 1;
-    }
-  }
-
-  #grow() {
-    const { parts } = this.entry;
-    for (; this.#part < parts.length; this.#part += 1, this.#chars = 0) {
-      const part = parts[this.#part];
-      if (part.missing !== undefined) {
-        this.#text.append(h("span.missing", {}, `${part.missing} fragment${part.missing === 1 ? "" : "s"} missing`));
-        continue;
-      }
-      const fresh = part.text.slice(this.#chars);
-      if (fresh !== "") this.#text.append(...inert(fresh));
-      this.#total += fresh.length;
-      this.#chars = part.text.length;
-      if (this.#part === parts.length - 1) return; // it may still grow
-    }
+  update(group) {
+    const isOpened = this.#context.isOpened(this.key);
+    const mark = `${group.items.length}/${group.last}/${isOpened}`;
+    if (this.#drawn === mark) return;
+    this.#drawn = mark;
+    const [first] = group.items;
+    const last = group.items.at(-1);
+    setText(this.#number, `#${group.first}`);
+    setText(this.#time, clock(first.started_at));
+    attribute(this.#time, "title", fullMoment(first.started_at));
+    attribute(this.element, "data-status", group.status);
+    setText(this.#sign, QUIET.has(group.kind) ? "·" : (SIGNS[group.status] ?? "·"));
+    attribute(this.element, "aria-label", `${inertString(group.name, 60)}, ${group.items.length} times, ${inertString(group.status, 20)}`);
+    const hadFocus = this.#body.contains(document.activeElement);
+    const button = h("button.fold-head", { type: "button", "aria-expanded": String(isOpened), onClick: () => this.#context.toggle(this.key) },
+      group.kind === "tool" ? h("code.name", {}, inline(group.name, 80)) : h("span.kind", {}, TITLES[group.kind]),
+      h("span.count", {}, `×${group.items.length.toLocaleString("en")}`),
+      group.status === "completed" ? null : h("span.status", { "data-status": group.status }, inertString(group.status, 30)),
+      h("code.digest", {}, ...inert(digests(group.items))),
+      h("span.faint", { title: "from the first to the last" }, between(first.started_at, last.ended_at ?? last.updated_at)),
+      h("span.faint.number", {}, `#${group.first}–#${group.last}`));
+    this.#body.replaceChildren(button);
+    if (hadFocus) button.focus({ preventScroll: true });
   }
 }
 
-function markOf(entry) {
-  if (entry.fate === "abandoned") return "abandoned — never confirmed";
-  const parts = ["provisional"];
-  if (entry.incomplete) parts.push(entry.lost > 0 ? `incomplete, ${entry.lost} lost` : "incomplete");
-  return parts.join(" — ");
+function digests(items) {
+  const lines = items.slice(0, 4).map((item) => argumentsLine(item.arguments ?? contentText(item.summary ?? item.content).slice(0, 200), 48)).filter((line) => line !== "");
+  return lines.join(" · ") + (items.length > 4 && lines.length > 0 ? " · …" : "");
 }
 
 // --- parts ----------------------------------------------------------------------------------------------------
 
-const TITLES = {
-  message: "Message", reasoning: "Reasoning", tool: "Tool", approval: "Approval", input: "Question", task: "Task",
-  artifact: "Artifact", plan: "Plan", turn: "Turn", session: "Session",
+const SIGNS = {
+  completed: "✓", approved: "✓", provided: "✓", modified: "✓", failed: "✕", rejected: "✕", expired: "✕", revoked: "✕",
+  cancelled: "–", outcome_unknown: "?", waiting: "?", provisional: "…", abandoned: "–",
 };
 
-const STATUS_WORDS = {
-  outcome_unknown: "outcome unknown", waiting: "waiting for you", requested: "requested", started: "started",
+const TITLES = {
+  message: "Message", reasoning: "Reasoning", tool: "Tool", approval: "Approval", input: "Question", task: "Task",
+  artifact: "Artifact", turn: "Turn", session: "Session",
 };
+
+const STATUS_WORDS = { outcome_unknown: "outcome unknown", waiting: "waiting for you" };
+
+function labelOf(item) {
+  const words = [TITLES[item.kind] ?? item.kind, item.name ?? item.role ?? item.title].filter((word) => typeof word === "string").join(" ");
+  return inertString(`${words}, ${STATUS_WORDS[item.status] ?? item.status}, fact ${item.first_sequence}`, 120);
+}
 
 function head(title, ...rest) {
   return h("header.head", {}, h("span.kind", {}, title), ...rest);
@@ -185,7 +161,8 @@ function statusOf(item) {
 }
 
 function lasted(item) {
-  const time = item.ended_at === undefined ? "" : between(item.started_at, item.ended_at);
+  if (item.ended_at === undefined) return item.started_at === undefined || !isOpen(item) ? null : h("time.faint", { "data-since": item.started_at });
+  const time = took(item.started_at, item.ended_at);
   return time === "" || item.first_sequence === item.last_sequence ? null : h("span.faint", {}, time);
 }
 
@@ -201,26 +178,22 @@ function why(item) {
   return item.reason ? h("p.faint", {}, "because: ", inline(item.reason, 400)) : null;
 }
 
-function fold(summary, ...lazily) {
-  const details = h("details.fold", {}, h("summary", {}, summary));
+// A fold of one item; `name` tells it from others of the same item.
+function fold(item, context, name, summary, draw) {
+  const key = `${item.kind}:${item.id} ${name}`;
+  const details = h("details.fold", {}, h("summary", {}, ...present([summary])));
+  const open = () => {
+    if (details.childElementCount === 1) details.append(h("div.inside", {}, ...present(draw())));
+  };
+  if (context.isOpened(key)) {
+    details.open = true;
+    open();
+  }
   details.addEventListener("toggle", () => {
-    if (details.open && details.childElementCount === 1) {
-      details.append(...lazily.flatMap((draw) => draw()).filter((node) => node !== null));
-    }
+    if (details.open) open();
+    context.setOpened(key, details.open);
   });
   return details;
-}
-
-function field(name, value) {
-  if (value === null || value === undefined) return null;
-  return h("div.field", {}, h("span.field-name", {}, name), block(value, { className: "code" }));
-}
-
-function reference(ref) {
-  if (ref === null || ref === undefined) return null;
-  const size = typeof ref.size === "number" ? `${ref.size.toLocaleString("en")} bytes` : "";
-  return h("div.field", {}, h("span.field-name", {}, "Stored content"),
-    h("code", {}, inline(ref.uri ?? "")), " ", h("span.faint", {}, inline([ref.media_type, size].filter(Boolean).join(", "))));
 }
 
 // --- kinds ----------------------------------------------------------------------------------------------------
@@ -230,47 +203,51 @@ function drawMessage(item) {
   const isDone = item.status === "completed";
   return [
     head(inertString(role, 40), isDone ? null : statusOf(item), lasted(item)),
-    item.content === undefined ? null : block(contentText(item.content)),
+    item.content === undefined ? null : block(contentText(item.content), { first: MESSAGE_CHARS }),
     failure(item.error),
     isDone ? null : why(item),
   ];
 }
 
-function drawReasoning(item) {
+function drawReasoning(item, context) {
   const text = contentText(item.content ?? item.summary);
-  const hint = item.redacted === true && text === "" ? "withheld" : digestLine(contentText(item.summary ?? item.content), 140);
+  const hint = item.redacted === true && text === "" ? "withheld" : digestLine(contentText(item.summary ?? item.content), 160);
   const summary = [h("span.kind", {}, "Reasoning"), h("span.digest", {}, ...inert(hint)), lasted(item), item.status === "completed" ? null : statusOf(item)];
-  if (text === "") return [h("header.head", {}, ...summary.filter((one) => one !== null)), failure(item.error), why(item)];
+  if (text === "") return [h("header.head", {}, ...present(summary)), failure(item.error), why(item)];
   return [
-    fold(summary, () => [
+    fold(item, context, "text", summary, () => [
       item.summary !== undefined && item.content !== undefined ? block(contentText(item.summary)) : null,
       block(contentText(item.content ?? item.summary)),
+      rawFacts(item, context),
     ]),
     failure(item.error),
   ];
 }
 
 function drawTool(item, context) {
+  const isDone = item.status === "completed";
   const summary = [
-    h("span.kind", {}, "Tool"), h("code.name", {}, inline(item.name ?? item.id, 80)),
-    h("code.digest", {}, ...inert(digestLine(item.arguments))),
-    item.attempt > 1 ? h("span.faint", {}, `attempt ${item.attempt}`) : null, lasted(item), statusOf(item),
+    h("code.name", {}, inline(item.name ?? item.id, 80)),
+    h("code.digest", {}, ...inert(argumentsLine(item.arguments))),
+    item.attempt > 1 ? h("span.attempt", {}, `attempt ${item.attempt}`) : null, lasted(item),
+    h(isDone ? "span.visually-hidden" : "span.status", { "data-status": item.status }, inertString(STATUS_WORDS[item.status] ?? item.status, 40)),
   ];
   return [
-    fold(summary, () => [
-      field("Arguments", item.arguments), field("Result", item.result), reference(item.content_ref), field("Note", item.note),
-      h("p.faint", {}, toolFacts(item)),
+    fold(item, context, "call", summary, () => [
+      part("Arguments", item.arguments), part("Result", item.result), storedContent(item.content_ref, context), part("Note", item.note),
+      h("p.faint", {}, toolFacts(item)), rawFacts(item, context),
     ]),
     failure(item.error),
     item.status === "cancelled" ? why(item) : null,
-    item.outcome === undefined ? null : h("p.faint", {}, `reconciled: ${inertString(item.outcome)} — said by `, inline(item.by ?? "")),
-    canRetry(item, context) ? retryForm(item, context.commander) : null,
-    item.status === "outcome_unknown" && !context.isOver() ? reconcileForm(item, context.commander) : null,
+    item.outcome === undefined ? null : h("p.faint", {}, `reconciled: ${inertString(item.outcome)} — said by `, inline(item.by ?? ""), item.note ? [": ", inline(item.note, 200)] : null),
+    canRetry(item, context) ? context.retryControl(item) : null,
+    item.status === "outcome_unknown" && !context.isOver() ? context.pointer(item) : null,
   ];
 }
 
-function canRetry(item, context) {
-  return item.status === "failed" && item.error?.retryable === true && !context.isOver() && !context.isRetried(item.id);
+/** Whether a person may ask for this call again. */
+export function canRetry(item, context) {
+  return item.kind === "tool" && item.status === "failed" && item.error?.retryable === true && !context.isOver() && !context.isRetried(item.id);
 }
 
 function toolFacts(item) {
@@ -283,88 +260,79 @@ function toolFacts(item) {
 
 function drawApproval(item, context) {
   const isWaiting = item.status === "waiting";
-  const tool = item.tool_call_id === undefined || item.tool_call_id === null ? undefined : context.item(`tool:${item.tool_call_id}`);
+  const by = isWaiting ? null : h("span.verdict", {}, "decided by ", h("strong", {}, inline(item.decided_by ?? "nobody", 80)), item.reason ? [": ", inline(item.reason, 400)] : null);
   return [
-    head("Approval", statusOf(item), h("span.risk", { "data-risk": item.risk }, "risk ", inline(item.risk ?? "not stated", 40)), lasted(item)),
-    h("div.question", {}, block(item.description ?? "", { first: 2000 })),
-    item.reason_again ? h("p.verdict", {}, "asked for again: ", inline(item.reason_again, 400)) : null,
-    isWaiting ? votesSoFar(item) : null,
-    isWaiting && !context.isOver() ? approvalForm(item, tool, context.commander) : null,
-    isWaiting ? null : h("p.verdict", {}, "decided by ", h("strong", {}, inline(item.decided_by ?? "nobody", 80)), item.reason ? [": ", inline(item.reason, 400)] : null),
-    isWaiting || item.data === undefined || item.data === null ? null : fold(["Data"], () => [field("Data", item.data)]),
+    head("Approval", statusOf(item), riskOf(item), lasted(item), by),
+    h("div.question", {}, block(item.description ?? "", { first: 600 })),
+    isWaiting && !context.isOver() ? context.pointer(item) : null,
+    fold(item, context, "asked", [h("span.faint", {}, "What was asked")], () => [
+      part(item.status === "modified" ? "Data, as approved" : "Data", item.data), h("p.faint", {}, approvalFacts(item)), rawFacts(item, context),
+    ]),
   ];
 }
 
-function votesSoFar(item) {
-  if (!(item.quorum > 1)) return null;
-  const votes = Array.isArray(item.votes) ? item.votes : [];
-  const by = votes.length === 0 ? "" : ` \u2014 so far ${votes.map((vote) => vote.by).join(", ")}`;
-  return h("p.faint", {}, inline(`needs ${item.quorum} people to approve the same action${by}`, 400));
+/** How risky the agent says it is; nothing where it does not say. */
+export function riskOf(item) {
+  if (!item.risk || item.risk === "unknown") return null;
+  return h("span.risk", { "data-risk": inertString(item.risk, 20).toLowerCase() }, "risk ", inline(item.risk, 40));
+}
+
+function approvalFacts(item) {
+  const parts = [`version ${item.version}`];
+  if (item.action_digest) parts.push(`action ${item.action_digest}`);
+  if (Array.isArray(item.approved_by)) parts.push(`approved by ${item.approved_by.join(", ")}`);
+  return inertString(parts.join(" · "), 400);
 }
 
 function drawInput(item, context) {
   const isWaiting = item.status === "waiting";
   return [
-    head("Question", statusOf(item), lasted(item)),
-    h("div.question", {}, block(item.prompt ?? "", { first: 2000 })),
-    isWaiting && !context.isOver() ? inputForm(item, context.commander) : null,
-    item.status === "provided" ? h("p.verdict", {}, "answered by ", h("strong", {}, inline(item.by ?? "", 80))) : null,
-    item.value === undefined || item.value === null ? null : block(item.value, { className: "code" }),
+    head("Question", statusOf(item), lasted(item),
+      item.status === "provided" ? h("span.verdict", {}, "answered by ", h("strong", {}, inline(item.by ?? "", 80))) : null),
+    h("div.question", {}, block(item.prompt ?? "", { first: 600 })),
+    isWaiting && !context.isOver() ? context.pointer(item) : null,
+    item.value === undefined || item.value === null ? null : block(item.value, { className: "code", first: 1000 }),
     why(item),
   ];
 }
 
-function drawTask(item) {
+function drawTask(item, context) {
   const detail = item.detail ?? item.result;
   return [
     head("Task", h("strong", {}, inline(item.title ?? item.id)), statusOf(item), lasted(item)),
-    item.description ? block(item.description) : null,
-    detail === undefined || detail === null ? null : fold(["Detail"], () => [field("Detail", item.detail), field("Result", item.result)]),
+    item.description ? block(item.description, { first: 600 }) : null,
+    detail === undefined || detail === null ? null : fold(item, context, "detail", [h("span.faint", {}, "Detail")], () => [part("Detail", item.detail), part("Result", item.result), rawFacts(item, context)]),
     failure(item.error),
     why(item),
   ];
 }
 
-function drawPlan(item) {
-  const steps = Array.isArray(item.steps) ? item.steps : null;
-  return [
-    head("Plan", h("span.faint", {}, `version ${inertString(String(item.version ?? ""), 20)}`)),
-    steps === null ? block(item.steps ?? "", { className: "code" }) : h("ol.steps", {}, steps.slice(0, 200).map(drawStep)),
-    steps !== null && steps.length > 200 ? fold([`${steps.length - 200} more steps`], () => [field("Steps", steps.slice(200))]) : null,
-  ];
-}
-
-function drawStep(step) {
-  if (step === null || typeof step !== "object") return h("li", {}, inline(step ?? "", 400));
-  const status = typeof step.status === "string" ? step.status : null;
-  const text = step.title ?? step.step ?? step.content ?? step.description ?? step.text ?? step;
-  return h("li", { "data-status": status }, inline(text, 400), status === null ? null : [" ", h("span.status", { "data-status": status }, inertString(status.replaceAll("_", " "), 40))]);
-}
-
 function drawTurn(item) {
-  return [h("div.rule", { role: "separator" }, h("span", {}, "Turn ", inline(item.turn_id ?? item.id, 40)), usage(item.usage), lasted(item))];
+  return [h("div.rule", {}, h("span", { title: inertString(item.turn_id ?? item.id, 64) }, "Turn ", inline(item.turn_id ?? item.id, 16)), usage(item.usage), lasted(item))];
 }
 
 function drawSession(item) {
-  return [h("div.rule", { role: "separator" }, h("span", {}, "Session ", inline(item.title ?? item.id, 120)))];
+  return [h("div.rule", {}, h("span", {}, "Session ", inline(item.title ?? item.id, 120)))];
 }
 
-function drawArtifact(item) {
+function drawArtifact(item, context) {
+  const hasContent = item.content !== undefined && item.content !== null;
   return [
     head("Artifact", h("strong", {}, inline(item.name ?? item.id)), h("span.faint", {}, inline(item.media_type ?? "", 80)), statusOf(item)),
-    item.content === undefined || item.content === null ? null : fold(["Content"], () => [block(item.content, { className: "code" })]),
-    reference(item.content_ref),
+    hasContent || item.content_ref ? fold(item, context, "content", [h("span.faint", {}, "Content")], () => [
+      hasContent ? part("Content", item.content) : null, storedContent(item.content_ref, context), rawFacts(item, context),
+    ]) : null,
     failure(item.error),
   ];
 }
 
 const ENVELOPE = new Set(["kind", "id", "first_sequence", "last_sequence", "started_at", "updated_at", "ended_at", "status", "type"]);
 
-function drawOther(item) {
-  const payload = Object.fromEntries(Object.entries(item).filter(([name]) => !ENVELOPE.has(name)));
+function drawOther(item, context) {
+  const payload = Object.fromEntries(Object.entries(item).filter(([name]) => !ENVELOPE.has(name) && name !== "__proto__"));
   return [
-    fold([h("span.kind.verbatim", {}, inline(item.type ?? item.kind, 80)), h("code.digest", {}, ...inert(digestLine(payload))), isOpen(item) ? statusOf(item) : null],
-      () => [field("Payload", payload)]),
+    fold(item, context, "payload", [h("span.kind.verbatim", {}, inline(item.type ?? item.kind, 80)), h("code.digest", {}, ...inert(digestLine(payload))), isOpen(item) ? statusOf(item) : null],
+      () => [part("Payload", payload), rawFacts(item, context)]),
     failure(item.error),
   ];
 }
@@ -381,8 +349,10 @@ export function usage(counts) {
 
 const DRAW = Object.assign(Object.create(null), {
   message: drawMessage, reasoning: drawReasoning, tool: drawTool, approval: drawApproval, input: drawInput,
-  task: drawTask, plan: drawPlan, turn: drawTurn, session: drawSession, artifact: drawArtifact,
+  task: drawTask, turn: drawTurn, session: drawSession, artifact: drawArtifact,
 });
+
+// --- what is no item ------------------------------------------------------------------------------------------------
 
 const RUN_LINES = {
   "run.leased": (payload) => [inline(payload.worker_id ?? "a worker", 64), ` took the run, lease epoch ${payload.lease_epoch}`, payload.attempt > 1 ? `, attempt ${payload.attempt}` : ""],
@@ -395,22 +365,30 @@ const RUN_LINES = {
   "run.cancel_requested": (payload) => ["Asked to stop by ", h("time", { title: fullMoment(payload.deadline_at) }, clock(payload.deadline_at)), payload.reason ? [": ", inline(payload.reason, 300)] : ""],
 };
 
-/** A line for a fact about the run itself. */
-export function runLine(fact) {
+/** A line for a fact about the run itself, or for one more version of its plan. */
+export function runLine(key, fact, context) {
   const at = fact.recorded_at ?? fact.occurred_at;
-  const element = h("article.item.run-line", { "data-kind": "run", "data-type": fact.type, tabindex: -1, "aria-label": fact.type },
-    h("div.gutter", {}, h("time", { datetime: at, title: fullMoment(at) }, clock(at)), h("span.number", {}, `#${fact.sequence}`)),
-    h("div.body", {}, h("span", {}, ...RUN_LINES[fact.type](fact.payload ?? {}).flat())));
-  return element;
+  return h("article.item.run-line", { "data-kind": "run", "data-key": key, "data-type": fact.type, tabindex: -1, "aria-label": fact.type },
+    h("div.gutter", {}, h("span.number", {}, `#${fact.sequence}`), h("time", { datetime: at, title: fullMoment(at) }, clock(at))),
+    h("span.sign", { "aria-hidden": "true" }, "·"),
+    h("div.body", {}, fact.type === "plan.updated" ? planOf(fact, context) : h("span", {}, ...present(RUN_LINES[fact.type](fact.payload ?? {})))));
+}
+
+function planOf(fact, context) {
+  const { steps, version } = fact.payload ?? {};
+  const item = { kind: "plan", id: `#${fact.sequence}`, first_sequence: fact.sequence, last_sequence: fact.sequence };
+  const count = Array.isArray(steps) ? `, ${steps.length} step${steps.length === 1 ? "" : "s"}` : "";
+  return fold(item, context, "steps", [h("span.kind", {}, "Plan"), h("span.digest", {}, inertString(`version ${version ?? ""}${count}`, 60))],
+    () => [part("Steps", steps), rawFacts(item, context)]);
 }
 
 /** A mark of the log itself: something was quarantined, or replaced by a snapshot. */
-export function markView(mark) {
+export function markView(key, mark) {
   const text = mark.type === "log.quarantined"
     ? ["a fact was quarantined: ", inline(mark.reason ?? "", 400)]
     : mark.type === "log.compacted"
       ? [`facts #${mark.from_sequence}–#${mark.to_sequence} were replaced by a snapshot (`, inline(mark.reason ?? ""), ", policy ", inline(mark.policy ?? ""), ")"]
       : [inline(mark.type), " ", h("code", {}, ...inert(digestLine(mark)))];
-  return h("article.item.log-mark", { "data-kind": "log", tabindex: -1, "aria-label": "mark of the log" },
-    h("div.gutter", {}, h("span.number", {}, `#${mark.sequence}`)), h("div.body", {}, head("Log", ...text)));
+  return h("article.item.log-mark", { "data-kind": "log", "data-key": key, tabindex: -1, "aria-label": "mark of the log" },
+    h("div.gutter", {}, h("span.number", {}, `#${mark.sequence}`)), h("span.sign", { "aria-hidden": "true" }, "!"), h("div.body", {}, head("Log", ...text)));
 }

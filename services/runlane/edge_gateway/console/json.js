@@ -107,7 +107,8 @@ function writeObject(value, out) {
 
 const SURROGATE = /[\ud800-\udfff]/;
 
-function sortedKeys(value) {
+/** The keys of a record by code point, as the platform sorts them. */
+export function sortedKeys(value) {
   const keys = Object.keys(value);
   return keys.some((key) => SURROGATE.test(key)) ? keys.sort(byCodePoint) : keys.sort();
 }

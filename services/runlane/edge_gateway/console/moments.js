@@ -31,6 +31,22 @@ export function span(ms) {
   return `${Math.round(ms / 86_400_000)} d`;
 }
 
+/** How long something took; empty where that is not told, or not worth telling. */
+export function took(start, end) {
+  const ms = Date.parse(end ?? "") - Date.parse(start ?? "");
+  return Number.isNaN(ms) || ms < 20 ? "" : span(ms);
+}
+
+/** `0:04`, `12:31`, `3:02:11`: time that runs. */
+export function stopwatch(start, now = Date.now()) {
+  const at = Date.parse(start ?? "");
+  if (Number.isNaN(at)) return "";
+  if (now - at >= 86_400_000) return span(now - at);
+  const seconds = Math.max(0, Math.floor((now - at) / 1000));
+  const parts = [Math.floor(seconds / 60) % 60, seconds % 60].map((part) => String(part).padStart(2, "0"));
+  return seconds < 3600 ? `${Number(parts[0])}:${parts[1]}` : `${Math.floor(seconds / 3600)}:${parts.join(":")}`;
+}
+
 /** How long between two timestamps; empty when one is missing. */
 export function between(start, end) {
   const ms = Date.parse(end ?? "") - Date.parse(start ?? "");

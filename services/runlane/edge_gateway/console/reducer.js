@@ -6,6 +6,7 @@
  */
 
 import { canonicalJson } from "./json.js";
+import { sha256 } from "./sha256.js";
 
 export const REDUCER_VERSION = 1;
 
@@ -82,12 +83,16 @@ export function adopt(state) {
   };
 }
 
-/** `sha256:<hex>` over the canonical JSON of the whole state; null where the browser has no digest (plain HTTP). */
-export async function checksum(state) {
-  if (globalThis.crypto?.subtle === undefined) return null;
-  const bytes = new TextEncoder().encode(canonicalJson(state));
-  const digest = await crypto.subtle.digest("SHA-256", bytes);
-  return `sha256:${Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+/** `sha256:<hex>` over the canonical JSON of the whole state. */
+export function checksum(state) {
+  return hashText(canonicalJson(state));
+}
+
+/** `sha256:<hex>` of a text, as UTF-8. Browsers keep their own digest from pages that came over plain HTTP. */
+export async function hashText(text) {
+  const bytes = new TextEncoder().encode(text);
+  const digest = globalThis.crypto?.subtle === undefined ? sha256(bytes) : new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return `sha256:${Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 /**
@@ -104,6 +109,10 @@ export function reduce(state, fact) {
   const { run } = state;
   run.updated_at = moment(fact);
   if (isSet(fact.session_id)) run.session_id = fact.session_id;
+  if (isErased(fact)) {
+    reduceErased(run, fact);
+    return null;
+  }
   if (!fits(fact)) {
     state.marks.push(record({ sequence: fact.sequence, type: "log.quarantined", event_id: fact.event_id, reason: "unfit" }));
     return null;
@@ -115,11 +124,49 @@ export function reduce(state, fact) {
     return null;
   }
   if (family === "log") {
+    erase(state, payload.erased);
     state.marks.push(Object.assign(record(payload), { sequence: fact.sequence, type: fact.type }));
     return null;
   }
   if (fact.type === "approval.voted") return reduceVote(state, fact, payload);
   return reduceItem(state, fact, verb, payload);
+}
+
+// --- erasure ------------------------------------------------------------------------------------------------
+
+const KEPT_OF_ERASED = ["tenant_id", "run_id", "session_id", "status", "created_at", "updated_at", "ended_at", "trace_id"];
+
+/** Whether an erasure took the fact's payload: the fact stands for its place and its proof only. */
+export function isErased(fact) {
+  return (fact.redactions ?? []).some((one) => one.rule === "erasure" && one.path === "" && one.action === "removed");
+}
+
+/** A fact without its payload still says how the run stands; of items it says nothing. */
+function reduceErased(run, fact) {
+  const status = RUN_STATUS.get(fact.type);
+  if (status === undefined || TERMINAL_STATUS.has(run.status)) return;
+  if (fact.type === "run.created") {
+    run.created_at = moment(fact);
+    trace(run, fact);
+  }
+  if (TERMINAL_STATUS.has(status)) run.ended_at = moment(fact);
+  move(run, status);
+}
+
+/** Forget what an erasure names, so that a state folded before it and one folded after it are the same. */
+function erase(state, erased) {
+  if (!Array.isArray(erased)) return;
+  for (const key of erased) {
+    if (key === "*") {
+      const kept = record();
+      for (const name of KEPT_OF_ERASED) if (name in state.run) kept[name] = state.run[name];
+      state.run = kept;
+      state.items = record();
+      state.marks = state.marks.filter((mark) => mark.reason !== "unfit");
+    } else if (typeof key === "string") {
+      delete state.items[key];
+    }
+  }
 }
 
 // --- fitness ------------------------------------------------------------------------------------------------

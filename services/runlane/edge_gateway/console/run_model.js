@@ -4,8 +4,10 @@
  * Beside the state it keeps the run's own facts (leases, pauses, …), which the state tells only the sum of.
  */
 
+import { Checksums } from "./checksums.js";
+import { ItemIndex } from "./item_index.js";
 import { Overlay } from "./overlay.js";
-import { KNOWN_TYPES, adopt, checksum, initialState, isTerminal, mustUnderstand, reduce } from "./reducer.js";
+import { KNOWN_TYPES, adopt, initialState, isTerminal, mustUnderstand, reduce, SequenceGap } from "./reducer.js";
 
 /** The server says what this page is too old to understand and must not skip. */
 export class NotUnderstood extends Error {
@@ -15,18 +17,21 @@ export class NotUnderstood extends Error {
   }
 }
 
-// What the timeline tells of the run itself. How it began and ended has a place of its own.
+// What the timeline tells of the run itself, and of its plan. How it began and ended has a place of its own.
 const TOLD = new Set([
   "run.leased", "run.lease_lost", "run.started", "run.waiting", "run.resumed", "run.pause_requested", "run.paused",
-  "run.cancel_requested",
+  "run.cancel_requested", "plan.updated",
 ]);
 
-export class RunModel {
-  constructor(runId) {
+/** What every view of a run is drawn from: a state, and what is known beside it. */
+export class RunPicture {
+  /** `isPast`: this is how the run was, nobody can decide anything in it. */
+  constructor(runId, state, { isPast = false } = {}) {
     this.runId = runId;
-    this.state = initialState("", runId);
+    this.state = state;
+    this.isPast = isPast;
+    this.index = new ItemIndex(state);
     this.overlay = new Overlay();
-    this.cursor = null;
     this.traceparent = null;
     this.runFacts = new Map(); // sequence → fact, for the timeline
   }
@@ -45,7 +50,7 @@ export class RunModel {
 
   /** Whether a later call took the place of this one. */
   isRetried(toolCallId) {
-    return Object.values(this.state.items).some((item) => item.retry_of === toolCallId);
+    return this.index.retried.has(toolCallId);
   }
 
   /** Remember a fact about the run as a whole; return its key in the timeline, or null when it has none. */
@@ -55,16 +60,43 @@ export class RunModel {
     this.runFacts.set(fact.sequence, fact);
     return `run ${fact.sequence}`;
   }
+}
 
-  /** Take a snapshot in place of what is known. Returns whether its checksum is that of its state, null if unknown. */
+/** The run as it goes on. */
+export class RunModel extends RunPicture {
+  #checksums = new Checksums();
+
+  constructor(runId) {
+    super(runId, initialState("", runId));
+    this.cursor = null;
+  }
+
+  /** `sha256:<hex>` of the state as it is now. */
+  checksum() {
+    return this.#checksums.of(this.state);
+  }
+
+  /** Take a snapshot in place of what is known. Returns whether its checksum is that of its state. */
   async restore(frame, cursor) {
     const state = adopt(frame.state);
-    const own = await checksum(state);
+    const checksums = new Checksums();
+    const own = await checksums.of(state);
+    this.#checksums = checksums;
     this.state = state;
+    this.index = new ItemIndex(state);
     this.overlay.clear();
     this.runFacts.clear();
     this.cursor = cursor;
-    return own === null ? null : own === frame.checksum;
+    return own === frame.checksum;
+  }
+
+  #reduce(fact) {
+    try {
+      return reduce(this.state, fact);
+    } catch (error) {
+      if (error instanceof SequenceGap) throw error;
+      throw new NotUnderstood(`${fact.type} at #${fact.sequence} cannot be folded; it`);
+    }
   }
 
   /**
@@ -77,9 +109,10 @@ export class RunModel {
       throw new NotUnderstood(`${fact.type} at #${fact.sequence}`);
     }
     const before = this.sequence;
-    const key = reduce(this.state, fact);
+    const key = this.#reduce(fact);
     this.cursor = cursor ?? this.cursor;
     if (this.sequence === before) return [];
+    if (key !== null) this.index.note(key, this.state.items[key]);
     const told = this.noteRunFact(fact);
     const changed = this.overlay.settle(fact, key, this.state);
     if (key !== null && !changed.includes(key)) changed.push(key);

@@ -1,11 +1,12 @@
 /**
- * Who is looking: the token of this tab, and which run.
+ * Who is looking: the token of this tab, which run, and which runs are listed.
  *
- * A link may bring both in its fragment (`#token=…&run=…`), which no server ever sees; the token is then kept for
- * the tab's session only and taken out of the address bar.
+ * A link may bring all of it in its fragment (`#token=…&run=…`), which no server ever sees; the token is then kept for
+ * the tab's session only and taken out of the address bar. After that the address is `#/runs/<id>?status=…&agent=…`.
  */
 
 const KEY = "runlane.token";
+const FILTERS = ["status", "agent", "session", "q"];
 let held = null; // also here, for browsers that deny storage
 
 /** The token of this tab, or null. */
@@ -28,24 +29,39 @@ export function keepToken(value) {
   }
 }
 
-/** The address of a run on this page. */
-export function runAddress(runId) {
-  return `#/runs/${encodeURIComponent(runId)}`;
+/** The address of a run on this page, or of the list; the list keeps its filters. */
+export function runAddress(runId, filters = readFilters()) {
+  const query = new URLSearchParams(Object.entries(filters).filter(([, value]) => value !== "")).toString();
+  return `#/${runId === null ? "" : `runs/${encodeURIComponent(runId)}`}${query === "" ? "" : `?${query}`}`;
+}
+
+/** What the list is filtered by: `{status, agent, session, q}`, each empty when it is not. */
+export function readFilters() {
+  const { fields } = parse();
+  return Object.fromEntries(FILTERS.map((name) => [name, fields.get(name) ?? ""]));
+}
+
+/** Put filters into the address bar; nothing is navigated. */
+export function writeFilters(filters) {
+  history.replaceState(null, "", runAddress(parse().runId, filters));
 }
 
 /** Read the address bar; take a token out of it. Returns the run it names, or null. */
 export function readAddress() {
-  const fragment = location.hash.replace(/^#/, "");
-  const path = /^\/runs\/([^/?&]+)/.exec(fragment);
-  let runId = path === null ? null : decode(path[1]);
-  const fields = new URLSearchParams(path === null ? fragment.replace(/^\/?\??/, "") : fragment.slice(path[0].length + 1));
+  const { runId, fields } = parse();
   const given = fields.get("token");
-  runId ??= fields.get("run");
   if (given !== null) {
     keepToken(given.trim() || null);
-    history.replaceState(null, "", runId === null ? "#/" : runAddress(runId));
+    history.replaceState(null, "", runAddress(runId));
   }
   return runId;
+}
+
+function parse() {
+  const fragment = location.hash.replace(/^#/, "");
+  const path = /^\/runs\/([^/?&]+)/.exec(fragment);
+  const fields = new URLSearchParams(path === null ? fragment.replace(/^\/?\??/, "") : fragment.slice(path[0].length + 1));
+  return { runId: path === null ? fields.get("run") : decode(path[1]), fields };
 }
 
 function decode(text) {

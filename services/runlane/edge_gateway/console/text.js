@@ -7,10 +7,10 @@ import { h } from "./dom.js";
 import { oneLine, prettyJson } from "./json.js";
 
 // C0 and C1 controls but tab and newline; bidirectional controls; zero-width and other invisible characters;
-// tag characters and supplementary variation selectors, which can carry hidden text. ZWJ, ZWNJ and the
-// emoji selectors stay: languages need them.
+// tag characters and supplementary variation selectors, which can carry hidden text; and all but the first few of
+// marks that are piled on one letter. ZWJ, ZWNJ and the emoji selectors stay: languages need them.
 const HIDDEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}\u{e0100}-\u{e01ef}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
+  /(?<=\p{M}{4})\p{M}+|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}\u{e0100}-\u{e01ef}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
 
 const NAMES = new Map([
   [0x1b, "ESC"], [0x0d, "CR"], [0x00, "NUL"], [0x07, "BEL"], [0x08, "BS"], [0x7f, "DEL"], [0xad, "SHY"],
@@ -30,6 +30,11 @@ export function pieces(text) {
   for (const found of text.matchAll(HIDDEN)) {
     if (found.index > from) out.push(text.slice(from, found.index));
     const code = found[0].codePointAt(0);
+    if (/^\p{M}/u.test(found[0]) && code < 0xe0000) {
+      out.push({ mark: "MARKS", count: found[0].length });
+      from = found.index + found[0].length;
+      continue;
+    }
     const mark = NAMES.get(code) ?? (code >= 0xe0000 ? "TAG" : `U+${code.toString(16).toUpperCase().padStart(4, "0")}`);
     const last = out.at(-1);
     if (found.index === from && last?.mark === mark) last.count += 1;
@@ -96,6 +101,16 @@ function sample(value) {
     return Object.fromEntries(Object.entries(value).slice(0, 8).map(([key, one]) => [key, sample(one)]));
   }
   return value;
+}
+
+/** The arguments of a call as one line: a single text is itself, else `name=value` by name. */
+export function argumentsLine(value, room = 160) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return digestLine(value, room);
+  const entries = Object.entries(value).slice(0, 8);
+  if (entries.length === 0) return "";
+  if (entries.length === 1 && typeof entries[0][1] === "string") return digestLine(entries[0][1], room);
+  const parts = entries.map(([name, one]) => `${clip(flat(name), 40)}=${digestLine(one, 60)}`);
+  return clip(parts.join("  "), room);
 }
 
 /** A block of text with its whitespace; long ones open by and by. */

@@ -37,10 +37,13 @@ export class Watch {
   #attempt = 0;
   #gaps = 0;
   #connected = 0; // how often a stream was opened
+  #isFromStart = false; // the server has no state to give, only facts
+  #isLive = false; // caught up: what comes now has just happened
   #catchUp = null; // {from, sequence}: where this connection resumed, to say so when it is caught up
 
   /**
-   * `on.connection({phase, …})`, `on.changed(keys | null)` (null: everything), `on.notice({kind, text})`.
+   * `on.connection({phase, …})`, `on.changed(keys | null)` (null: everything), `on.notice({kind, text})`,
+   * `on.arrived(fact)` for each fact that came as it happened.
    */
   constructor(api, model, on) {
     this.#api = api;
@@ -118,7 +121,7 @@ export class Watch {
     const silence = new Silence(abort);
     try {
       silence.expect(CONNECT_TIMEOUT_MS);
-      const response = await this.#api.watch(this.#model.runId, { cursor: this.#model.cursor, signal: connection.signal });
+      const response = await this.#api.watch(this.#model.runId, { cursor: this.#model.cursor, isFromStart: this.#isFromStart, signal: connection.signal });
       if (response.status === 204) return ended("run_terminal");
       if (!isStream(response)) return retry("the answer is not a stream of events");
       return await this.#read(response.body.getReader(), silence);
@@ -157,6 +160,11 @@ export class Watch {
     if (cursorIsBad && this.#model.cursor !== null) {
       this.#model.cursor = null;
       this.#on.notice({ kind: "reset", text: `the cursor was refused (${problem.code}); taking a snapshot` });
+      return retry(problem.code, 0);
+    }
+    if (problem.code === "view_quarantined" && !this.#isFromStart) {
+      this.#isFromStart = true;
+      this.#on.notice({ kind: "gap", text: `the server's own view of this run is quarantined (${problem.message}); reading the facts from the first on` });
       return retry(problem.code, 0);
     }
     return refused(problem.code, problem.message);
@@ -217,6 +225,7 @@ export class Watch {
     if (hello.reducer_version > REDUCER_VERSION) throw new NotUnderstood(`Reducer version ${hello.reducer_version}`);
     const { sequence } = this.#model;
     this.#connected += 1;
+    this.#isLive = false;
     this.#catchUp = null;
     if (hello.outcome === "reset_required") {
       this.#on.notice({ kind: "reset", text: `reset (${hello.reason ?? "no reason given"}): taking a snapshot` });
@@ -238,6 +247,7 @@ export class Watch {
 
   #apply(fact, cursor) {
     const keys = this.#model.apply(fact, cursor);
+    if (this.#isLive) this.#on.arrived(fact);
     if (this.#catchUp !== null && this.#model.sequence >= this.#catchUp.to) this.#announceResumed();
     this.#on.changed(keys);
   }
@@ -249,6 +259,7 @@ export class Watch {
   #synced() {
     this.#attempt = 0;
     this.#gaps = 0;
+    this.#isLive = true;
     this.#announceResumed();
     this.#on.connection({ phase: "live" });
   }

@@ -1,6 +1,7 @@
 """`command/submit`: the same request that HTTP makes, to the same place, so that nothing about it is another."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from starlette.types import ASGIApp, Message
@@ -14,11 +15,39 @@ from runlane_contracts.problems import Code
 from runlane_contracts.websocket import Submit
 
 
+class CommandsUnderWay:
+    """Commands that were handed on. They are finished, whether who sent them is still there or not."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for it; it goes on if nobody waits any more."""
+        task = asyncio.get_running_loop().create_task(work, name="command")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.shield(task)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; nobody may be waiting any more
+
+    async def drain(self, within_s: float) -> None:
+        """Wait for all of them; what takes longer is broken off."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=within_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
 class CommandGateway:
     """The command gateway's application: of this process, or what forwards to it."""
 
-    def __init__(self, app: ASGIApp | None) -> None:
+    def __init__(self, app: ASGIApp | None, under_way: CommandsUnderWay) -> None:
         self._app = app
+        self._under_way = under_way
 
     async def submit(self, command: Submit, bearer: str) -> HttpAnswer:
         """What the command gateway says.
@@ -31,13 +60,17 @@ class CommandGateway:
         if self._app is None:
             raise ProblemError(Code.UPSTREAM_UNAVAILABLE, "there is no command gateway")
         exchange = _Exchange(_body(command))
+        await self._under_way.finish(self._exchanged(self._app, command, bearer, exchange))
+        return HttpAnswer(exchange.status, exchange.headers, bytes(exchange.answer))
+
+    @staticmethod
+    async def _exchanged(app: ASGIApp, command: Submit, bearer: str, exchange: "_Exchange") -> None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await self._app(_scope(command, bearer, len(exchange.body)), exchange.receive, exchange.send)
+                await app(_scope(command, bearer, len(exchange.body)), exchange.receive, exchange.send)
         except TimeoutError:
             # It may have been done: the same idempotency key finds out.
             raise ProblemError(Code.UPSTREAM_UNAVAILABLE, "the command gateway did not answer") from None
-        return HttpAnswer(exchange.status, exchange.headers, bytes(exchange.answer))
 
 
 class _Exchange:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runlane.edge_gateway.websocket import handshake
-from runlane.edge_gateway.websocket.commands import CommandGateway
+from runlane.edge_gateway.websocket.commands import CommandGateway, CommandsUnderWay
 from runlane.edge_gateway.websocket.methods import Services
 from runlane.edge_gateway.websocket.session import Session
 from runlane.edge_gateway.websocket.sessions import Sessions
@@ -27,6 +27,7 @@ class SocketEndpoint:
         self._services = services
         self._origins = origins
         self._on_refusal = on_refusal
+        self._under_way = CommandsUnderWay()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, *, commands: ASGIApp | None) -> None:
         """One connection, or what is wrong with it. `commands`: where commands are handed to."""
@@ -44,13 +45,20 @@ class SocketEndpoint:
         if not isinstance(protocol, WebSocketProtocol):
             raise TypeError("needs hosting.http_server")
         await send({"type": "websocket.accept", "subprotocol": handshake.chosen(scope["subprotocols"])})
+        limits = self._sessions.limits
+        protocol.bound_buffers(high=limits.lanes.previews, low=limits.lanes.low, kernel=limits.lanes.kernel)
         session = Session(
             protocol, receive, principal, bearer,
-            services=self._services, commands=CommandGateway(commands), limits=self._sessions.limits,
+            services=self._services, commands=CommandGateway(commands, self._under_way), limits=limits,
             jitter=self._sessions.jitter(),
         )  # fmt: skip
         with self._sessions.holding(session):
             await session.run()
+
+    async def shut_down(self) -> None:
+        """Tell every connection to come back, and finish the commands that were handed on. Returns in time."""
+        await self._sessions.shut_down()
+        await self._under_way.drain(self._sessions.limits.goodbye_s)
 
     async def _admitted(self, scope: Scope) -> tuple[Principal, str]:
         handshake.check_origin(scope["headers"], self._origins)

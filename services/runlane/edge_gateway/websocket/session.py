@@ -222,7 +222,7 @@ class Session:
         limits = self._limits
         if not self._methods.initialized and now - self._opened_at >= limits.initialize_s:
             self._finish(Closing(CloseCode.TIMED_OUT, f"no initialize within {limits.initialize_s:g} s"))
-        elif limits.lifetime_s and now - self._opened_at >= limits.lifetime_s:
+        elif limits.lifetime_s and now - self._opened_at >= limits.lifetime_s * (0.8 + 0.2 * self._jitter):
             self.stop(EndReason.LIFETIME)
         else:
             self._check_credentials(today)

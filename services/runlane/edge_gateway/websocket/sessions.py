@@ -2,25 +2,32 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
+from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.websocket.limits import SocketLimits
 from runlane.edge_gateway.websocket.session import Session
 from runlane.hosting.http import ProblemError
 from runlane.kernel.clock import Now
 from runlane_contracts.problems import Code
 from runlane_contracts.resume import EndReason
+from runlane_contracts.telemetry import LogEvent
 
 _AT_ONCE = 256
+
+_log = logging.getLogger("runlane.edge_gateway.websocket")
 
 
 class Sessions:
     """Who is connected."""
 
-    def __init__(self, limits: SocketLimits, *, now: Now, jitter: Callable[[], float]) -> None:
+    def __init__(self, limits: SocketLimits, *, now: Now, jitter: Callable[[], float], meters: Meters) -> None:
         self.limits = limits
+        self._meters = meters
         self.jitter = jitter
         self._now = now
         self._sessions: set[Session] = set()
@@ -48,7 +55,7 @@ class Sessions:
             await asyncio.sleep(every_s)
             now, today = loop.time(), self._now()
             for done, session in enumerate(tuple(self._sessions)):
-                session.tick(now, today)
+                _look_at(session, now, today)
                 if done % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)  # others go on in between
 
@@ -61,6 +68,7 @@ class Sessions:
         if self._closing or len(self._sessions) >= self.limits.max_connections:
             raise ProblemError(Code.OVERLOADED, "too many connections here", retry_after_s=2.0)
         if self._of_tenant[tenant_id] >= self.limits.max_connections_per_tenant:
+            self._meters.quota_refusals += 1
             raise ProblemError(Code.QUOTA_EXCEEDED, "too many connections of this tenant", retry_after_s=5.0)
 
     @contextlib.contextmanager
@@ -69,10 +77,12 @@ class Sessions:
         tenant_id = session.principal.tenant_id
         self._sessions.add(session)
         self._of_tenant[tenant_id] += 1
+        self._meters.sockets = len(self._sessions)
         try:
             yield
         finally:
             self._sessions.discard(session)
+            self._meters.sockets = len(self._sessions)
             self._of_tenant[tenant_id] -= 1
             if not self._of_tenant[tenant_id]:
                 del self._of_tenant[tenant_id]
@@ -89,3 +99,11 @@ class Sessions:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * self.limits.goodbye_s):
                     await self._nobody.wait()
+
+
+def _look_at(session: Session, now: float, today: datetime) -> None:
+    """What fails for one connection must not end the looking at all of them."""
+    try:
+        session.tick(now, today)
+    except Exception:  # noqa: BLE001
+        _log.exception("a connection could not be looked at", extra={"event": LogEvent.SERVICE_FAILED})

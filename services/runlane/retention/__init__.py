@@ -1,0 +1,1 @@
+"""Archives finished runs, and erases what must be forgotten."""

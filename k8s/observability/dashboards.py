@@ -334,6 +334,7 @@ def services() -> str:
                         "Open streams, and runs that are watched.",
                         (f"sum({Metric.WATCHERS})", "watchers"),
                         (f"sum({Metric.WATCHED_RUNS})", "runs"),
+                        (f"sum({Metric.SOCKETS})", "WebSockets"),
                     ),
                     graph(
                         "watches",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runlane_contracts.metric_help import HELP
 from runlane_contracts.telemetry import Metric
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,11 @@ def test_alerts_name_metrics_that_somebody_emits() -> None:
 
 def test_every_metric_of_the_contract_is_emitted() -> None:
     assert [metric.name for metric in Metric if f"Metric.{metric.name}" not in SOURCES] == []
+
+
+def test_every_metric_says_what_it_means() -> None:
+    assert set(HELP) == set(Metric)
+    assert [metric for metric, text in HELP.items() if not text.endswith(".") or "\n" in text] == []
 
 
 @pytest.mark.parametrize("board", DASHBOARDS, ids=lambda path: path.stem)

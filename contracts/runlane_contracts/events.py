@@ -566,7 +566,7 @@ def nests_too_deep(data: bytes) -> bool:
     Raises:
         msgspec.DecodeError: not JSON, if it had to be looked at closely.
     """
-    if data.count(b"[") + data.count(b"{") <= MAX_NESTING:
+    if len(data) <= MAX_NESTING or data.count(b"[") + data.count(b"{") <= MAX_NESTING:
         return False
     try:
         level: list[Any] = [_decode_any(data)]

@@ -167,11 +167,14 @@ _READ: dict[str, dict[str, frozenset[type]]] = {
 }
 
 
+_decode_any = msgspec.json.Decoder().decode
+
+
 def fitting_payload(fact: Fact) -> State | None:
     """The payload as an object that has what the fold reads of its type; None if it does not fit."""
     raw = bytes(fact.payload)
     try:
-        payload = None if events.nests_too_deep(raw) else msgspec.json.decode(raw)
+        payload = None if events.nests_too_deep(raw) else _decode_any(raw)
     except msgspec.MsgspecError:
         return None
     if not isinstance(payload, dict):
@@ -179,8 +182,10 @@ def fitting_payload(fact: Fact) -> State | None:
     cls = events.PAYLOADS.get(fact.type)
     if cls is not None and cls.ITEM is not None and type(payload.get(cls.ITEM[1])) is not str:
         return None
-    read = _READ.get(fact.type, {})
-    return payload if all(type(payload.get(name)) in kinds for name, kinds in read.items()) else None
+    read = _READ.get(fact.type)
+    if read is not None and not all(type(payload.get(name)) in kinds for name, kinds in read.items()):
+        return None
+    return payload
 
 
 # --- run --------------------------------------------------------------------------------------------------
@@ -271,17 +276,13 @@ def _reduce_item(state: State, fact: Fact, verb: str, payload: State) -> str:
     key = f"{kind}:{id_}"
     at = fact.recorded_at or fact.occurred_at
     item = state["items"].setdefault(key, {"first_sequence": fact.sequence, "started_at": at})
+    first_sequence, started_at = item["first_sequence"], item["started_at"]
+    item.update(payload)
     # A payload may hold any name; these are the fold's own.
-    item.update({
-        **payload,
-        "kind": kind,
-        "id": id_,
-        "first_sequence": item["first_sequence"],
-        "started_at": item["started_at"],
-        "status": item_status(fact.type, verb, payload),
-        "last_sequence": fact.sequence,
-        "updated_at": at,
-    })  # fmt: skip
+    item["kind"], item["id"] = kind, id_
+    item["first_sequence"], item["started_at"] = first_sequence, started_at
+    item["status"] = item_status(fact.type, verb, payload)
+    item["last_sequence"], item["updated_at"] = fact.sequence, at
     if fact.turn_id is not None:
         item["turn_id"] = fact.turn_id
     if fact.task_id is not None and kind != "task":

@@ -16,10 +16,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from runlane_contracts import reducer
+from runlane_contracts import events, reducer
 from runlane_contracts.codec import encode
 from runlane_contracts.defaults import always
-from runlane_contracts.envelope import Fact
+from runlane_contracts.envelope import Fact, is_erased
 from runlane_contracts.ids import Timestamp
 
 TIMELINE_VERSION = 1
@@ -70,6 +70,8 @@ class _Entry(Struct, kw_only=True):
     kind: str
     item: str | None
     phase: str
+    verb: str
+    """Of its last fact: what is left of `phase` when the content is erased."""
     sequences: list[int]
     started_at: str
     updated_at: str
@@ -114,15 +116,40 @@ class Timeline:
         if fact.sequence != self.through_sequence + 1:
             raise reducer.SequenceGap(self.through_sequence + 1, fact.sequence)
         self.through_sequence = fact.sequence
+        family, _, verb = fact.type.partition(".")
+        if is_erased(fact):
+            self._apply_erased(fact, family, verb)
+            return
         payload = reducer.fitting_payload(fact)
         if payload is None:
             self._add(_entry(fact, "log", None, "quarantined", failed=True))
-            return
-        family, _, verb = fact.type.partition(".")
-        if family in {"run", "log"} or fact.type == "plan.updated":
+        elif family in {"run", "log"} or fact.type == "plan.updated":
             self._add(_of_fact(fact, family, verb, payload))
+            self._forget(payload.get("erased") if family == "log" else None)
         else:
-            self._apply_to_item(fact, verb, payload)
+            kind, id_ = reducer.item_of(fact, payload)
+            phase = None if fact.type == "approval.voted" else reducer.item_status(fact.type, verb, payload)
+            self._apply_to_item(fact, (kind, id_), verb, phase, payload)
+
+    def _apply_erased(self, fact: Fact, family: str, verb: str) -> None:
+        """A fact without its payload still says when it was, and about which item."""
+        item = None if family in {"run", "log", "plan"} else _item_of_erased(fact)
+        if item is None:
+            self._add(_of_fact(fact, family, verb, {}))
+        else:
+            self._apply_to_item(fact, item, verb, None if fact.type == "approval.voted" else verb, {})
+
+    def _forget(self, erased: Any) -> None:
+        """Take away what an erasure names, so that rows made before it and after it are the same."""
+        if not isinstance(erased, list):
+            return
+        everything = events.ERASED_ALL in erased
+        for at, entry in enumerate(self._entries):
+            item = "plan:plan" if entry.kind == "plan" else entry.item
+            if entry.kind != "log" and (everything or item in erased):
+                entry.name = entry.text = entry.error = None
+                _stand(entry, entry.verb)
+                self._stale_from = min(self._stale_from, at)
 
     def rows(self, *, after: int = 0, limit: int | None = None) -> list[TimelineRow]:
         """Rows that begin after a sequence, in the order in which they began; at most `limit`."""
@@ -137,9 +164,11 @@ class Timeline:
         self._stale_from = min(self._stale_from, len(self._entries))
         self._entries.append(entry)
 
-    def _apply_to_item(self, fact: Fact, verb: str, payload: reducer.State) -> None:
-        kind, id_ = reducer.item_of(fact, payload)
-        key = f"{kind}:{id_}"
+    def _apply_to_item(
+        self, fact: Fact, item: tuple[str, str], verb: str, phase: str | None, payload: reducer.State
+    ) -> None:
+        """`phase`: how the item stands now; None: as before."""
+        kind, key = item[0], ":".join(item)
         at = self._index.get(key)
         if at is None:
             at = len(self._entries)
@@ -149,8 +178,10 @@ class Timeline:
         entry = self._entries[at]
         before = entry.like, entry.alone
         entry.updated_at = fact.recorded_at or fact.occurred_at
-        if fact.type != "approval.voted":
-            _restate(entry, reducer.item_status(fact.type, verb, payload), payload)
+        if phase is not None:
+            entry.verb = verb
+            _stand(entry, phase)
+            _describe(entry, payload)
         if before != (entry.like, entry.alone):
             self._stale_from = min(self._stale_from, at)
 
@@ -196,9 +227,16 @@ _FAILED_FACTS = frozenset({"run.failed", "run.lease_lost", "log.quarantined"})
 def _entry(fact: Fact, kind: str, item: str | None, phase: str, *, failed: bool = False) -> _Entry:
     at = fact.recorded_at or fact.occurred_at
     return _Entry(
-        kind=kind, item=item, phase=phase, sequences=[fact.sequence], started_at=at, updated_at=at, failed=failed,
-        alone=kind not in _FOLDED,
+        kind=kind, item=item, phase=phase, verb=phase, sequences=[fact.sequence], started_at=at, updated_at=at,
+        failed=failed, alone=kind not in _FOLDED,
     )  # fmt: skip
+
+
+def _item_of_erased(fact: Fact) -> tuple[str, str] | None:
+    if fact.subject is not None:
+        return fact.subject.kind, fact.subject.id
+    cls = events.PAYLOADS.get(fact.type)
+    return reducer.item_of(fact, {}) if cls is None or cls.ITEM is None else None
 
 
 def _of_fact(fact: Fact, family: str, verb: str, payload: reducer.State) -> _Entry:
@@ -207,15 +245,16 @@ def _of_fact(fact: Fact, family: str, verb: str, payload: reducer.State) -> _Ent
     return entry
 
 
-def _restate(entry: _Entry, phase: str, payload: reducer.State) -> None:
-    """How an item stands after one more fact."""
+def _stand(entry: _Entry, phase: str) -> None:
+    """How an item stands now."""
+    if entry.item is None:
+        return
     entry.phase = phase
     entry.is_open = phase in reducer.OPEN_ITEM_STATUS and entry.kind != "session"
     entry.failed = phase in _FAILED
     entry.alone = entry.alone or entry.failed
     if not entry.failed:
         entry.error = None
-    _describe(entry, payload)
 
 
 _NAMES = ("name", "role", "agent", "worker_id", "title")

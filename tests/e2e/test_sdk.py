@@ -294,6 +294,37 @@ async def test_a_producer_that_is_asked_to_cancel_ends_its_run_itself(transport:
     assert await status_of(transport, run_id) == "cancelled"
 
 
+async def test_a_run_that_failed_is_executed_again_from_where_its_agent_stood(
+    running: Product, transport: HttpTransport
+):
+    """To see it fail: let the new run begin without the checkpoint, or let `Journal.learn` pass over it."""
+    run_id, pool = fresh("first"), fresh("pages")
+    read: list[int] = []
+
+    async def agent(ctx: RunContext) -> list[int]:
+        done: list[int] = ctx.checkpointed or []
+        for page in range(len(done), 4):
+            read.append(page)
+            if len(read) == 3:
+                raise RuntimeError("the third page is torn")
+            done = [*done, page]
+            await ctx.checkpoint(done)
+        return done
+
+    worker = Worker(transport, pool=pool, agent=agent, claim_wait_s=0.2)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run())
+        await start(transport, run_id, pool=pool, input={"book": 7})
+        await eventually(lambda: is_at(transport, run_id, "failed"), within_s=30)
+        _, said, _ = await running.cli("re-execute", run_id, "--from-checkpoint")
+        again = said.strip()
+        await eventually(lambda: is_at(transport, again, "completed"), within_s=30)
+        worker.stop()
+    view = await transport.get_json(f"/v1/runs/{again}")
+    assert (view["output"], view["parent_run_id"], view["input"]) == ([0, 1, 2, 3], run_id, {"book": 7})
+    assert read == [0, 1, 2, 2, 3]
+
+
 async def test_the_verbs_work_on_the_product(running: Product):
     _, run_id, _ = await running.cli("start", "--agent", "cli", "--input", "hello", "--external")
     run_id = run_id.strip()
@@ -308,7 +339,10 @@ async def test_the_verbs_work_on_the_product(running: Product):
     assert json.loads((await running.cli("replay", run_id, "--at", "1", "--json"))[1])["through_sequence"] == 1
     findings = [json.loads(line) for line in (await running.cli("doctor", "--json"))[1].splitlines()]
     assert {one["verdict"] for one in findings} <= {"ok", "warn"}
-    assert json.loads((await running.cli("rebuild", "--json"))[1])["switched"] is True
+    rebuilt = json.loads((await running.cli("rebuild", "--json"))[1])
+    back = json.loads((await running.cli("rebuild", "--back", "--json"))[1])
+    assert (rebuilt["switched"], back["switched"], back["generation"]) == (True, True, rebuilt["replaced"])
+    assert (await running.cli("replay", run_id, "--rows"))[0] == 0
     assert (await running.cli("provision", "--dry-run"))[0] == 0
     assert (await running.cli("watch", "run_nowhere", check=False))[0] == 1
 

@@ -19,11 +19,12 @@ import pytest
 
 from runlane.audit_sink.records import category_of
 from runlane.kernel.errors import KernelError
+from runlane.kernel.jetstream import api
 from runlane_contracts.audit import PLATFORM, AuditRecord
-from support.audit_side import check, forget_the_dead, records, sink_process
+from support.audit_side import check, forget_the_dead, records, sink, sink_process
 from support.eventually import eventually
 from support.product import Wire, product
-from support.write_side import Client, WriteSide, a_waiting_run, write_side
+from support.write_side import Client, WriteSide, a_waiting_run, clustered_side, write_side
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -187,6 +188,30 @@ class Sealed:
         except KernelError:
             return False
         return self.count > before
+
+
+async def leader_of(side: WriteSide, stream: str) -> str:
+    info: dict = await api(await side.connections.of("operator"), f"STREAM.INFO.{stream}", answer=dict)
+    return str(info["cluster"]["leader"])
+
+
+async def test_p12_on_three_nodes_one_of_which_dies_one_whole_chain_has_everything() -> None:
+    """What keeps it is what the other tests here take out; it has to do so on replicas and over an election too."""
+    async with clustered_side() as (side, servers):
+
+        async def one_node_dies_and_comes_back() -> None:
+            await asyncio.sleep(2)
+            name = await leader_of(side, side.layout.audit_stream)
+            leader = next(one for one in servers if one.server_name == name)
+            leader.kill9()
+            await asyncio.sleep(8)
+            await leader.start()
+            await asyncio.sleep(2)
+
+        async with sink(side, checkpoint_records=25, batch_messages=16):
+            load = await under_load(side, one_node_dies_and_comes_back)
+            await all_is_sealed(load)
+        assert len(load.commands) > 10
 
 
 async def test_p12_a_gateway_killed_right_after_it_answered_had_every_refusal_recorded(tmp_path: Path) -> None:

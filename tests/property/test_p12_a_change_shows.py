@@ -5,10 +5,12 @@ fails and names the first record, or the file, that is bad.
 """
 
 import json
+import re
 from pathlib import Path
 from random import Random
 
 import pytest
+import zstandard
 from hypothesis import given, settings, strategies as st
 
 from runlane.audit_sink.chain import ChainFault
@@ -178,6 +180,73 @@ async def test_p12_an_export_without_one_of_its_files_names_it(tmp_path, audit):
         with pytest.raises(ChainFault, match=path.name):
             await check_export(store_at(str(tmp_path)), TRUSTED)
         path.write_bytes(whole)
+
+
+def segments_in(directory: Path) -> list[Path]:
+    return [path for path in files(directory) if path.name != "manifest.json"]
+
+
+async def fault_of(directory: Path, trusted=None):
+    with pytest.raises(ChainFault) as caught:
+        await check_export(store_at(str(directory)), TRUSTED if trusted is None else trusted)
+    return caught.value.fault
+
+
+def rewritten(path: Path, change) -> None:
+    lines = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=1 << 24).splitlines(True)
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"".join(change(lines))))
+
+
+async def test_p12_a_file_cut_anywhere_names_the_first_record_that_is_gone(tmp_path, audit):
+    """In `messages_of`, go on where a file cannot be decompressed."""
+    await export_to(tmp_path, audit)
+    for number, path in enumerate(segments_in(tmp_path)):
+        whole = path.read_bytes()
+        for length in (0, 1, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:length])
+            fault = await fault_of(tmp_path)
+            assert path.name in fault.where
+            if length < len(whole) - 8:
+                assert f"stream sequence {5 * number + 1}" in fault.where
+        path.write_bytes(whole)
+
+
+async def test_p12_each_record_changed_dropped_or_moved_in_an_export_is_named(tmp_path, audit):
+    """Whoever does it compresses the file again. In `_check_segment`, do not `take` what is read."""
+    await export_to(tmp_path, audit)
+    (first, *_) = segments_in(tmp_path)
+    whole = first.read_bytes()
+    for place, message in enumerate(audit[:5]):
+        tenant_id, sequence = message.subject.split(".")[2], json.loads(message.data)["sequence"]
+        changes = {
+            "changed": lambda lines, at=place: [*lines[:at], lines[at].replace(b"bob", b"eve"), *lines[at + 1 :]],
+            "dropped": lambda lines, at=place: [*lines[:at], *lines[at + 1 :]],
+            "doubled": lambda lines, at=place: [*lines[: at + 1], *lines[at:]],
+            "cut": lambda lines, at=place: [*lines[:at], lines[at][:30]],
+        }
+        for name, change in changes.items():
+            rewritten(first, change)
+            fault = await fault_of(tmp_path)
+            named = f"tenant {fault.tenant_id}, record {fault.sequence} ({fault.where})"
+            if name == "changed" and b"bob" not in message.data:
+                assert first.name in fault.where  # a checkpoint, that has no bob: only the file is another
+            else:
+                by_chain = (fault.tenant_id, fault.sequence) == (tenant_id, sequence)
+                by_place = re.search(
+                    rf"stream sequence ({message.seq}|{message.seq + (name == 'doubled')})$", fault.where
+                )
+                assert by_chain or by_place, (name, named)
+            first.write_bytes(whole)
+
+
+async def test_p12_files_that_change_places_are_noticed(tmp_path, audit):
+    await export_to(tmp_path, audit)
+    first, second, *_ = segments_in(tmp_path)
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+    fault = await fault_of(tmp_path)
+    assert (fault.sequence, "missing" in fault.reason) == (1, True)
 
 
 async def test_p12_an_export_shortened_with_its_manifest_lacks_the_seal(tmp_path, audit):

@@ -92,6 +92,32 @@ def test_pages_give_every_row_once(story: Story, limit: int) -> None:
     assert paged == whole.rows()
 
 
+def compacted(*erased: str) -> events.LogCompacted:
+    return events.LogCompacted(
+        from_sequence=1, to_sequence=1, snapshot_ref="-", sha256="-", policy="asked to", reason="erasure",
+        erased=erased,
+    )  # fmt: skip
+
+
+@settings(deadline=None)
+@given(runs(odd=False))
+def test_rows_made_before_an_erasure_are_those_made_after_it(story: Story) -> None:
+    """To see it fail: take `_forget` out, or let it leave a name, a text or a phase that came from content."""
+    erased = [fact.sequence for fact in story.facts if not fact.type.startswith("log.")]
+    before = timeline_of(story.then(compacted("*")).facts)
+    after = timeline_of(story.erased(*erased).facts)
+    assert before == after
+    assert all((row.name, row.text, row.error) == (None, None, None) for row in after if row.kind != "log")
+
+
+def test_what_is_erased_of_one_item_is_not_told_any_more() -> None:
+    story = called(Story(), "c1").then(events.MessageCompleted(message_id="m1", role="user", content="my address"))
+    told = timeline_of(story.then(compacted("message:m1")).facts)
+    assert [(row.kind, row.name, row.text) for row in told][:2] == [
+        ("tool", "read_file", '{"of":"c1"}'), ("message", None, None)
+    ]  # fmt: skip
+
+
 def test_calls_of_one_tool_that_stand_alike_are_one_row_with_a_count() -> None:
     story = called(Story().then(events.RunCreated(agent="a", input=None)), "c1", "c2", "c3")
     (row,) = (row for row in timeline_of(story.facts) if row.kind == "tool")

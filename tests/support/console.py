@@ -18,6 +18,19 @@ RUN = "run_1"
 SCREENSHOTS = Path(os.environ.get("RUNLANE_SCREENSHOTS", ".runlane/screenshots"))
 """Pictures of the page that a test run leaves behind."""
 
+FRAMES = """(ms) => new Promise((resolve) => {
+  const gaps = [];
+  const start = performance.now();
+  let last = start;
+  const tick = (now) => {
+    gaps.push(now - last);
+    last = now;
+    if (now - start < ms) requestAnimationFrame(tick); else resolve(gaps.slice(1));
+  };
+  requestAnimationFrame(tick);
+})"""
+"""How long each frame took, in ms, over so many ms."""
+
 
 @dataclass
 class Console:

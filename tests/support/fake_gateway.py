@@ -16,11 +16,10 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runlane.edge_gateway.console_files import CONSOLE, CONTENT_SECURITY_POLICY
+from runlane.edge_gateway.console_files import ConsoleFiles
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.envelope import Fact
@@ -209,9 +208,9 @@ class FakeGateway:
             Route("/v1/commands", self._ledger),
             Route("/v1/content/{ref:path}", self._content),
             Route("/v1/runs/{run_id}/watch", _Watch(self)),
-            Mount("/", StaticFiles(directory=CONSOLE, html=True)),
+            *ConsoleFiles().routes(),
         ])  # fmt: skip
-        return _with_headers(app)
+        return _unbroken(app)
 
     async def _list(self, request: Request) -> Response:
         if not authorized(request.scope):
@@ -245,8 +244,9 @@ class FakeGateway:
         run = self.runs[request.path_params["run_id"]]
         after = sequence_of(request.query_params.get("cursor")) or 0
         limit = int(request.query_params.get("limit", "100"))
-        family = request.query_params.get("types", "").removesuffix("*")  # the console asks for whole families only
-        rest = [fact for fact in run.facts[after:] if fact.type.startswith(family)]
+        wanted = request.query_params.get("types", "*").split(",")  # the console asks for whole families only
+        families = tuple(one.removesuffix("*") for one in wanted)
+        rest = [fact for fact in run.facts[after:] if fact.type.startswith(families)]
         page = rest[:limit]
         last = page[-1].sequence if page else after
         body = {"events": page, "cursor": cursor(last), "has_more": len(rest) > limit}
@@ -388,16 +388,10 @@ async def _until_gone(receive: Receive) -> AsyncIterator[None]:
         leaving.cancel()
 
 
-def _with_headers(app: ASGIApp) -> ASGIApp:
+def _unbroken(app: ASGIApp) -> ASGIApp:
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                policy = (b"content-security-policy", CONTENT_SECURITY_POLICY.encode())
-                message["headers"] = [*message["headers"], policy, (b"x-content-type-options", b"nosniff")]
-            await send(message)
-
         with contextlib.suppress(_Broken):
-            await app(scope, receive, sending)
+            await app(scope, receive, send)
 
     return wrapped
 

@@ -277,7 +277,9 @@ async def door(
             meters=gateway.meters,
         )  # fmt: skip
         services = Services(authorizer=keyring, watches=watches, meters=gateway.meters, on_refusal=on_refusal)
-        sessions = Sessions(limits, now=lambda: keyring.now(), jitter=lambda: 0.5)  # noqa: PLW0108
+        sessions = Sessions(
+            limits, now=lambda: keyring.now(), jitter=lambda: 0.5, meters=gateway.meters  # noqa: PLW0108
+        )  # fmt: skip
         endpoint = SocketEndpoint(sessions, services, origins=origins, on_refusal=on_refusal)
         app = _app(endpoint, commands)
         async with sessions.ticking(tick_s), http_server(app, drain_deadline_s=1.0) as address:

@@ -30,6 +30,7 @@ FORMAT = "runlane-audit-export/1"
 SEGMENT_RECORDS = 50_000
 SEGMENT_BYTES = 32 * 1024 * 1024
 _LEVEL = 10
+_STEP_BYTES = 64 * 1024
 
 
 class Segment(Struct, frozen=True, kw_only=True):
@@ -249,28 +250,48 @@ async def _check_segment(store: "ObjectStore", segment: Segment, found: _BodyWri
     if data is None:
         raise _bad(segment.name, f"the file is missing, with records {segment.first_seq} to {segment.last_seq}")
     count = 0
-    for message in messages_of(data, segment.name):
+    for message in messages_of(data, segment):
         found.take(message)
         count += 1
     found.segment(count, data)
+    if missing := found.check.missing(segment.last_seq):
+        raise _bad(f"{segment.name}, stream sequence {missing}", "it is missing")
     if hashlib.sha256(data).hexdigest() != segment.sha256:
         raise _bad(segment.name, "the file is not what the manifest says")
 
 
-def messages_of(data: bytes, name: str) -> Iterable[Kept]:
-    """The messages in a segment. Raises ChainFault: it cannot be read."""
-    import zstandard  # noqa: PLC0415
-
-    try:
-        plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=SEGMENT_BYTES * 4)
-    except zstandard.ZstdError as exc:
-        raise _bad(name, "the file cannot be decompressed") from exc
-    for number, line in enumerate(plain.splitlines(), 1):
+def messages_of(data: bytes, segment: Segment) -> Iterable[Kept]:
+    """The messages in a segment, up to the first that cannot be read. Raises ChainFault, which names that one."""
+    plain, is_whole = _decompressed(data)
+    lines = plain.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if not is_whole and number == len(lines) - 1 and not line.endswith(b"\n"):
+            break  # only the beginning of it is there
         try:
             one = _LINE.decode(line)
         except (msgspec.MsgspecError, RecursionError) as exc:
-            raise _bad(f"{name}, line {number}", "it is no message") from exc
+            raise _bad(f"{segment.name}, stream sequence {segment.first_seq + number}", "it is no message") from exc
         yield Kept(one.seq, one.subject, one.progress, bytes(one.record))
+    if not is_whole:
+        first = segment.first_seq + plain.count(b"\n")
+        where = f"{segment.name}, stream sequence {first}" if first <= segment.last_seq else segment.name
+        raise _bad(where, "the file cannot be decompressed from there on")
+
+
+def _decompressed(data: bytes) -> tuple[bytes, bool]:
+    """What can be had of a compressed file, and whether that is all of it."""
+    import zstandard  # noqa: PLC0415
+
+    plain, limit = bytearray(), SEGMENT_BYTES * 4
+    try:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        for at in range(0, len(data), _STEP_BYTES):
+            plain += frame.decompress(data[at : at + _STEP_BYTES])
+            if len(plain) > limit:
+                return bytes(plain), False
+    except zstandard.ZstdError:
+        return bytes(plain), False
+    return bytes(plain), frame.eof
 
 
 def _line(message: Kept) -> bytes:

@@ -47,11 +47,15 @@ class StreamCheck:
             raise ChainFault(Fault(tenant_id, record.sequence, where, f"it is no {category} record"))
         return record
 
+    def missing(self, last_seq: int) -> int:
+        """The first stream sequence up to `last_seq` that did not come; 0: all did."""
+        return self._missing or (self._next_seq if self._next_seq <= last_seq else 0)
+
     def finish(self, last_seq: int) -> None:
         """Nothing follows; the stream is said to end at `last_seq`. Raises ChainFault."""
         if self._tenant_id is not None:
             return
-        missing = self._missing or (self._next_seq if self._next_seq <= last_seq else 0)
+        missing = self.missing(last_seq)
         if missing:
             raise ChainFault(Fault(UNKNOWN, 0, f"stream sequence {missing}", "it is missing: the last of its chain"))
 

@@ -7,8 +7,8 @@ from runlane.kernel.connection import Connection
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.subjects import Subjects
 
-SERVICES = ("command_gateway", "run_supervisor", "redaction_filter", "projector", "audit_sink", "edge_gateway",
-            "retention")  # fmt: skip
+SERVICES = ("command_gateway", "run_supervisor", "redaction_filter", "projector", "audit_sink", "metrics_aggregator",
+            "edge_gateway", "retention")  # fmt: skip
 
 
 async def ask(

@@ -176,6 +176,10 @@ async def _service(broker: Connection, layout: Layout, name: str) -> Finding:
     except RequestRefused as exc:
         return Finding(check, "fail", str(exc), "look at its log")
     verdict: Verdict = "ok" if said.get("ready") else "fail"
+    detail = said.get("detail")
+    trouble = detail.get("trouble") if isinstance(detail, dict) else None
+    if trouble and verdict == "ok":
+        return Finding(check, "warn", f"waits: {trouble}", "what it waits for is kept meanwhile; nothing is lost yet")
     return Finding(check, verdict, f"{said.get('version', '')} at {said.get('instance', '')}", f"{said.get('detail')}")
 
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from runlane.command_gateway.door import Door
 from runlane.command_gateway.wire import ClaimBody, Claimed
-from runlane.hosting.authorizer import Right
+from runlane.hosting.authorizer import Principal, Right
 from runlane.hosting.http import ProblemError, Response204, decode_body, json_response
 from runlane.kernel.fair import FairSlots
 from runlane.kernel.lease import KeepsSeats, Lease, LeaseDesk, LeaseHeld, NoRoom
@@ -59,18 +59,19 @@ class ClaimsDesk:
         body = await decode_body(request, ClaimBody, max_bytes=MAX_BODY_BYTES)
         if not is_id(pool):
             raise ProblemError(Code.INVALID_REQUEST, "pool: letters, digits, _ and -, at most 64")
-        claimed = await self._within(body.wait_s, principal.tenant_id, pool, body)
+        claimed = await self._within(body.wait_s, principal, pool, body)
         return Response204() if claimed is None else json_response(claimed)
 
-    async def _within(self, wait_s: float, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:
+    async def _within(self, wait_s: float, principal: Principal, pool: str, body: ClaimBody) -> Claimed | None:
         ends_at = asyncio.get_running_loop().time() + wait_s
         pause_s, longest_s = LOOK_EVERY_S
         while True:
-            claimed = await self._in_turn(tenant_id, pool, body)
+            claimed = await self._in_turn(principal.tenant_id, pool, body)
             left_s = ends_at - asyncio.get_running_loop().time()
             if claimed is not None or left_s <= 0:
                 return claimed
             await asyncio.sleep(min(pause_s, left_s))
+            self._door.require_still(principal, Right.PRODUCE)  # a worker whose key was revoked gets no more work
             pause_s = min(longest_s, pause_s * 1.5)
 
     async def _in_turn(self, tenant_id: str, pool: str, body: ClaimBody) -> Claimed | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from runlane.hosting.authorizer import Authorizer, Principal, Right, require
+from runlane.hosting.authorizer import Authorizer, Principal, Right, lost, require
 from runlane.hosting.http import ProblemError
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane_contracts.commands import IdempotencyKey
@@ -49,6 +49,16 @@ class Door:
             ProblemError: `unauthenticated`, `forbidden`.
         """
         return await require(request, self._authorizer, right)
+
+    def require_still(self, principal: Principal, right: Right) -> None:
+        """Who was let in and waits since may still do it.
+
+        Raises:
+            ProblemError: `unauthenticated`, `forbidden`.
+        """
+        code = lost(self._authorizer, principal, right)
+        if code is not None:
+            raise ProblemError(code, "no longer")
 
     async def caller(self, request: Request, right: Right) -> Caller:
         """Who asks, about a run of their tenant that exists.

@@ -90,14 +90,19 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         stack.callback(connection.add_reconnect_listener(hubs.sweep_soon))
         crowd = _crowd(settings, authorizer, meters)
         await enter(crowd.ticking(hubs))
-        sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random)
+        sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random, meters=meters)
         sockets = _sockets(settings, sessions, authorizer, view, hubs, crowd, meters, refusals.of_http)
         await enter(sessions.ticking())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 
         async def health() -> Health:
-            detail = {"watchers": meters.watchers, "runs": meters.hubs, "ring_bytes": hubs.ring_bytes}
+            detail = {
+                "watchers": meters.watchers,
+                "websockets": meters.sockets,
+                "runs": meters.hubs,
+                "ring_bytes": hubs.ring_bytes,
+            }
             return Health(ready=connection.is_connected, detail=detail)
 
         async def drain() -> None:

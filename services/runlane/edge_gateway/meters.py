@@ -13,6 +13,7 @@ class Meters:
 
     watchers: int = 0
     hubs: int = 0
+    sockets: int = 0
     watches: int = 0
     facts_sent: int = 0
     previews: PreviewTotals = field(default_factory=PreviewTotals)
@@ -37,6 +38,7 @@ def report(meters: Meters, service: str) -> None:
         return {**labels, Attribute.ACTION.value: action}
 
     observe(Metric.WATCHERS, lambda: [(meters.watchers, labels)])
+    observe(Metric.SOCKETS, lambda: [(meters.sockets, labels)])
     observe(Metric.WATCHED_RUNS, lambda: [(meters.hubs, labels)])
     observe(Metric.FACTS, lambda: [(meters.facts_sent, labels)], rises=True)
     observe(Metric.PREVIEWS, lambda: [(meters.previews.sent, labels)], rises=True)

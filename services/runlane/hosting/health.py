@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from runlane.hosting.exposition import MEDIA_TYPE, sample
 from runlane.hosting.http import application, json_response
+from runlane_contracts.metric_help import HELP
 from runlane_contracts.telemetry import Attribute, Metric
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ async def _alive(_request: Request) -> Response:
 
 
 def _ready_lines(found: Mapping[str, Health]) -> Iterable[str]:
+    yield f"# HELP {Metric.READY.value} {HELP[Metric.READY]}"
     yield f"# TYPE {Metric.READY.value} gauge"
     for name, health in found.items():
         yield sample(Metric.READY.value, {Attribute.SERVICE.value: name}, float(health.ready))

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runlane.hosting.spans import continuing
-from runlane.hosting.telemetry import is_tracing, meter, observe, tracer
+from runlane.hosting.telemetry import histogram, is_tracing, observe, tracer
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
 from runlane_contracts.tracing import parse_traceparent
@@ -35,9 +35,7 @@ class HttpMeter:
         self._paths = {one.endpoint: one.path for one in routes if isinstance(one, Route)}
         self._counts: Counter[tuple[str, str, int]] = Counter()
         self._is_traced = is_tracing()
-        self._durations = meter().create_histogram(
-            Metric.HTTP_DURATION.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)
-        )
+        self._durations = histogram(Metric.HTTP_DURATION, BOUNDS_S)
         observe(Metric.HTTP_REQUESTS, self._readings, rises=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

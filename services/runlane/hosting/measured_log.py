@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from opentelemetry.trace import SpanKind
 
 from runlane.hosting.spans import happened
-from runlane.hosting.telemetry import is_tracing, meter, observe
+from runlane.hosting.telemetry import histogram, is_tracing, observe
 from runlane.kernel.errors import Conflict
 from runlane.kernel.event_log import NOTHING, EventLog, StoredCommit
 from runlane_contracts.cursor import Position
@@ -27,9 +27,7 @@ class MeasuredLog:
         self._log, self._layout, self._labels = log, layout, {Attribute.SERVICE.value: service}
         self._counts: Counter[str] = Counter()
         self._is_traced = is_tracing()
-        self._durations = meter().create_histogram(
-            Metric.COMMIT_DURATION.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)
-        )
+        self._durations = histogram(Metric.COMMIT_DURATION, BOUNDS_S)
         observe(
             Metric.COMMITS,
             lambda: [(self._counts[one], {**self._labels, Attribute.OUTCOME.value: one}) for one in OUTCOMES],

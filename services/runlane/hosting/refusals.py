@@ -91,6 +91,8 @@ class RefusalLog:
     ) -> None:
         self.noted = 0
         self.dropped = 0
+        self.trouble = ""
+        """Why refusals wait, while they do."""
         self._publisher, self._subjects, self._service = publisher, subjects, service
         self._now, self._new_id = now, new_id
         self._clock = clock or asyncio.get_running_loop().time
@@ -202,10 +204,19 @@ class RefusalLog:
             try:
                 await self._store_some()
                 retry_s = _RETRY_S[0]
+                self._say("")
             except Retryable as exc:
-                log.debug("refusals wait: %s", exc)
+                self._say(str(exc))
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_S[1])
+
+    def _say(self, trouble: str) -> None:
+        """Once that they wait, and once that they do no longer."""
+        if trouble and not self.trouble:
+            log.warning("refusals wait to be recorded: %s", trouble, extra={"event": LogEvent.REFUSALS_WAIT})
+        elif self.trouble and not trouble:
+            log.info("refusals are recorded again", extra={"event": LogEvent.AUDIT_RESUMED})
+        self.trouble = trouble
 
     @property
     def _has_dropped(self) -> bool:

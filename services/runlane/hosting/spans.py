@@ -11,7 +11,7 @@ from opentelemetry import context as contexts, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags
 
-from runlane.hosting.telemetry import is_tracing, meter, tracer
+from runlane.hosting.telemetry import histogram, is_tracing, tracer
 from runlane.kernel.delivery import Delivery
 from runlane_contracts.headers import COMMIT_ID, FIRST_SEQUENCE, TRACEPARENT
 from runlane_contracts.streams import ConsumerSpec
@@ -85,9 +85,7 @@ def measured(handle: HandleBatch, spec: ConsumerSpec, subjects: Subjects, *, in_
     """
     is_traced = in_traces and is_tracing()
     labels = {Attribute.SERVICE.value: spec.service, Attribute.DURABLE.value: spec.durable}
-    durations = meter().create_histogram(
-        Metric.DELIVERY_DURATION.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)
-    )
+    durations = histogram(Metric.DELIVERY_DURATION, BOUNDS_S)
 
     async def handled(batch: list[Delivery]) -> int:
         began_ns = time.time_ns()

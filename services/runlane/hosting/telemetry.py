@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from opentelemetry.trace import Tracer
 
 from runlane.hosting.exposition import exposition
@@ -24,6 +24,7 @@ from runlane.kernel.durable import ConsumerStats, DurableConsumer
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import timestamp_of_ns
 from runlane_contracts.headers import TRACEPARENT
+from runlane_contracts.metric_help import HELP
 from runlane_contracts.telemetry import SCOPE, Attribute, Metric
 
 if TYPE_CHECKING:
@@ -70,9 +71,16 @@ def observe(metric: Metric, read: Read, *, rises: bool = False) -> None:
         return [Observation(value, dict(labels)) for value, labels in found.values()]
 
     if rises:
-        meter().create_observable_counter(metric.value, [observed])
+        meter().create_observable_counter(metric.value, [observed], description=HELP.get(metric, ""))
     else:
-        meter().create_observable_gauge(metric.value, [observed])
+        meter().create_observable_gauge(metric.value, [observed], description=HELP.get(metric, ""))
+
+
+def histogram(metric: Metric, bounds: Sequence[float]) -> Histogram:
+    """For durations in seconds."""
+    return meter().create_histogram(
+        metric.value, unit="s", description=HELP.get(metric, ""), explicit_bucket_boundaries_advisory=list(bounds)
+    )
 
 
 def observe_consumers(consumers: Mapping[str, Sequence[DurableConsumer]]) -> None:

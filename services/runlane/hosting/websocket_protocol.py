@@ -40,7 +40,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     @property
     def is_open(self) -> bool:
         """Whether frames may be written: accepted, and neither side has said that it closes."""
-        return not (self.disconnected or self.close_sent or self.transport.is_closing()) and self.handshake_complete
+        return self.conn.state is State.OPEN and not self.transport.is_closing()
 
     @property
     def is_paused(self) -> bool:
@@ -58,18 +58,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def write_frames(self, frames: bytes) -> None:
         """Hand over whole frames, made for a server. Ignored unless `is_open`."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.transport.write(frames)
 
     def ping(self) -> None:
         """Ask whether the client is there: any answer moves `heard_at`."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.conn.send_ping(b"")
             self.transport.write(b"".join(self.conn.data_to_send()))
 
     def say_close(self, code: int, reason: str, *, within_s: float) -> None:
         """Close, after what was written. A client that does not answer in time is cut off. Never waits."""
-        if self.is_open and self.conn.state is State.OPEN:
+        if self.is_open:
             self.conn.send_close(code, reason[:MAX_REASON])
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True

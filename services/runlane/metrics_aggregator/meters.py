@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from opentelemetry.metrics import Histogram
 
-from runlane.hosting.telemetry import meter, observe
+from runlane.hosting.telemetry import histogram, observe
 from runlane.kernel.clock import Now
 from runlane.metrics_aggregator.aggregator import Aggregator
 from runlane.metrics_aggregator.export import SECOND_NS, SpanOutbox
@@ -32,10 +32,7 @@ class Histograms:
     """The durations."""
 
     def __init__(self) -> None:
-        self._by: dict[Metric, Histogram] = {
-            metric: meter().create_histogram(metric.value, unit="s", explicit_bucket_boundaries_advisory=list(bounds))
-            for metric, bounds in BOUNDS.items()
-        }
+        self._by: dict[Metric, Histogram] = {metric: histogram(metric, bounds) for metric, bounds in BOUNDS.items()}
 
     def record(self, metric: Metric, seconds: float, labels: Mapping[str, str]) -> None:
         """One more."""

@@ -52,6 +52,11 @@ class RunChange:
     replaced: bool = False
     """Items that are stored and not in the state are deleted."""
 
+    @property
+    def is_erased(self) -> bool:
+        """Whether an erasure took something out of it."""
+        return any(mark.get("reason") == "erasure" for mark in self.state["marks"])
+
 
 class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run in a list: bounded, without input and output."""

@@ -1,10 +1,13 @@
 """Every statement the read store sends. Values are always bound, never spelled into the text."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Delete, Select, Table, and_, delete, func, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import Insert
 
 from runlane.read_store.tables import LIVE, generations, items, positions, runs
@@ -41,6 +44,11 @@ def items_of(addresses: Sequence[RunAddress], generation: int) -> Select[Any]:
 def delete_items(generation: int, run: RunAddress) -> Delete:
     """All items of a run."""
     return delete(items).where(items.c.generation == generation, _addressed(items, [run]))
+
+
+def delete_run(generation: int, run: RunAddress) -> Delete:
+    """A run, without its items."""
+    return delete(runs).where(runs.c.generation == generation, _addressed(runs, [run]))
 
 
 def _addressed(table: Table, addresses: Sequence[RunAddress]) -> ColumnElement[bool]:
@@ -119,6 +127,19 @@ def newest_generation() -> Select[Any]:
 def insert_into(dialect: str, table: Table) -> Any:
     """An insert that can say what to do with a row that is there already."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+class Upsert:
+    """An upsert of many rows, spelt once: what is the same for every row is not worked out for each."""
+
+    def __init__(self, dialect: Dialect, table: Table) -> None:
+        compiled = upsert(dialect.name, table).compile(dialect=dialect, column_keys=[one.name for one in table.c])
+        self._text = str(compiled)
+        self._values = itemgetter(*(compiled.positiontup or ()))
+
+    async def execute(self, connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> None:
+        """Insert rows, or take their values. Each has every column."""
+        await connection.exec_driver_sql(self._text, [self._values(row) for row in rows])
 
 
 def upsert(dialect: str, table: Table) -> Insert:

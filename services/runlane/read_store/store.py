@@ -30,6 +30,7 @@ from runlane.read_store.rows import (
 )
 from runlane.read_store.tables import (
     BUILDING,
+    KEPT,
     LIVE,
     SCHEMA_VERSION,
     generations,
@@ -67,8 +68,8 @@ class ReadStore:
     def __init__(self, engines: Engines, *, timeout_s: float) -> None:
         self._engines = engines
         self._timeout_s = timeout_s
-        self._upsert_runs = statements.upsert(engines.dialect, runs)
-        self._upsert_items = statements.upsert(engines.dialect, items)
+        self._upsert_runs = statements.Upsert(engines.writer.dialect, runs)
+        self._upsert_items = statements.Upsert(engines.writer.dialect, items)
 
     @classmethod
     def open(cls, url: str, *, timeout_s: float = 10.0, readers: int = 4) -> Self:
@@ -240,14 +241,16 @@ class ReadStore:
         run_rows = [run_row(before.generation, change) for change in changes]
         rows_of_items = [row for change in changes for row in item_rows(before.generation, change)]
         async with self.writing() as connection:
-            await _advance(connection, self._engines.dialect, before, position)
+            state = await _advance(connection, self._engines.dialect, before, position)
             if run_rows:
-                await connection.execute(self._upsert_runs, run_rows)
+                await self._upsert_runs.execute(connection, run_rows)
             for change in changes:
                 if change.replaced:
                     await connection.execute(statements.delete_items(before.generation, change.run))
+                    if state == LIVE and change.is_erased:
+                        await _forget_kept(connection, change.run)
             if rows_of_items:
-                await connection.execute(self._upsert_items, rows_of_items)
+                await self._upsert_items.execute(connection, rows_of_items)
         if any(change.replaced for change in changes):
             await self._forget_the_past()
         return Progress(
@@ -310,7 +313,16 @@ async def _load(
     return {run: loaded(row, texts[run]) for run, row in zip(texts, rows, strict=True)}
 
 
-async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> None:
+async def _forget_kept(connection: AsyncConnection, run: RunAddress) -> None:
+    """What is kept for a way back must not keep what was erased; on that way it is folded from what is left."""
+    kept = await connection.scalar(select(generations.c.generation).where(generations.c.state == KEPT))
+    if kept is not None:
+        await connection.execute(statements.delete_items(kept, run))
+        await connection.execute(statements.delete_run(kept, run))
+
+
+async def _advance(connection: AsyncConnection, dialect: str, before: Progress, position: StreamPosition) -> str:
+    """Move on from where it was expected to be; the state of the generation."""
     state = await connection.scalar(statements.state_of(before.generation))
     if state not in {BUILDING, LIVE}:
         raise Conflict(f"generation {before.generation} was replaced")
@@ -332,6 +344,7 @@ async def _advance(connection: AsyncConnection, dialect: str, before: Progress, 
         )
     if moved.rowcount != 1:
         raise Conflict(f"{before.stream} is not folded through {before.position}")
+    return str(state)
 
 
 def _asked_retention(run: Any) -> str | None:

@@ -14,7 +14,7 @@ from runlane.hosting.health import Health
 from runlane.hosting.service import Running
 from runlane.hosting.spans import measured
 from runlane.hosting.tasks import task_group
-from runlane.hosting.telemetry import meter, observe
+from runlane.hosting.telemetry import observe
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.consumer import BatchConsumer
@@ -88,7 +88,7 @@ class _Service:
         self._publisher = WindowedPublisher(connection)
         self._leases = LeaseEpochs()
         self._signals = SignalOutput(connection, layout)
-        self._first_previews = FirstPreviews(utc_now, meter())
+        self._first_previews = FirstPreviews(utc_now)
         self._bucket = Bucket(self._publisher, direct, layout.lease_bucket)
         self._inbox = PreviewInbox(max_bytes=settings.preview_inbox_bytes)
         self._subscription: Any = None

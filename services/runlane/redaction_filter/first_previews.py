@@ -2,8 +2,7 @@
 
 from collections import OrderedDict
 
-from opentelemetry.metrics import Meter
-
+from runlane.hosting.telemetry import histogram
 from runlane.kernel.clock import Now
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import Metric
@@ -18,12 +17,10 @@ BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0
 class FirstPreviews:
     """Measures each run once. One whose beginning was not seen here is not measured."""
 
-    def __init__(self, now: Now, meter: Meter, *, max_runs: int = MAX_RUNS) -> None:
+    def __init__(self, now: Now, *, max_runs: int = MAX_RUNS) -> None:
         self._now, self._max_runs = now, max_runs
         self._begun: OrderedDict[RunAddress, int] = OrderedDict()
-        self._durations = meter.create_histogram(
-            Metric.FIRST_PREVIEW.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)
-        )
+        self._durations = histogram(Metric.FIRST_PREVIEW, BOUNDS_S)
 
     def begun(self, run: RunAddress, stored_ns: int) -> None:
         """`run.created` was stored then, in nanoseconds since 1970."""

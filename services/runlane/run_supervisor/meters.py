@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from opentelemetry.metrics import Histogram
 
-from runlane.hosting.telemetry import meter, observe
+from runlane.hosting.telemetry import histogram, observe
 from runlane_contracts.commands import COMMANDS
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
 
@@ -21,11 +21,7 @@ class Meters:
     """applied, rejected, expired"""
     recoveries: Counter[str] = field(default_factory=Counter)
     """handed_out, given_up, held"""
-    outcomes: Histogram = field(
-        default_factory=lambda: meter().create_histogram(
-            Metric.COMMAND_OUTCOME.value, unit="s", explicit_bucket_boundaries_advisory=list(BOUNDS_S)
-        )
-    )
+    outcomes: Histogram = field(default_factory=lambda: histogram(Metric.COMMAND_OUTCOME, BOUNDS_S))
 
     def settled(self, type_: str, outcome: str, seconds: float) -> None:
         """A command has its outcome, so long after it was accepted."""

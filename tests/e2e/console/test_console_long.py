@@ -6,22 +6,11 @@ import pytest
 from playwright.async_api import expect
 
 from runlane_contracts import events
-from support.console import Console, a_long_run, running, said
+from support.console import FRAMES, Console, a_long_run, running, said
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
 
 FRAME_MS = 1000 / 60
-FRAMES = """(ms) => new Promise((resolve) => {
-  const gaps = [];
-  const start = performance.now();
-  let last = start;
-  const tick = (now) => {
-    gaps.push(now - last);
-    last = now;
-    if (now - start < ms) requestAnimationFrame(tick); else resolve(gaps.slice(1));
-  };
-  requestAnimationFrame(tick);
-})"""
 SCROLL = """(ms) => new Promise((resolve) => {
   const scroller = document.querySelector(".timeline");
   const start = performance.now();

@@ -10,6 +10,7 @@ from playwright.async_api import Page
 
 from runlane_contracts import events, reducer
 from runlane_contracts.codec import encode
+from runlane_contracts.timeline import timeline_of
 from support.console import RUN, Console, running
 from support.runs import Story, payloads, recordings
 
@@ -113,6 +114,46 @@ async def test_the_page_knows_exactly_the_types_of_the_contract(console: Console
     known = await page.evaluate("""async () => [...(await import("/reducer.js")).KNOWN_TYPES.entries()]""")
     expected = {name: list(cls.ITEM) if cls.ITEM else None for name, cls in events.PAYLOADS.items()}
     assert dict(known) == expected
+
+
+ROWS = """async ({facts}) => {
+  const { RunModel } = await import("/run_model.js");
+  const { rowsOf } = await import("/grouping.js");
+  const { parseJson } = await import("/json.js");
+  const model = new RunModel("run_1");
+  for (const fact of parseJson(facts)) model.apply(fact, null);
+  const items = Object.entries(model.state.items).filter(([key]) => key !== "plan:plan")
+    .map(([key, item]) => ({ key, item, sequence: item.first_sequence }));
+  const alone = [...model.runFacts.keys(), ...model.state.marks.map((mark) => mark.sequence)];
+  const others = alone.map((sequence) => ({ sequence }));
+  const entries = [...items, ...others].sort((a, b) => a.sequence - b.sequence);
+  return rowsOf(entries, () => false).filter((row) => row.items !== undefined || row.item !== undefined)
+    .map((row) => (row.items ?? [row.item]).map((item) => `${item.kind}:${item.id}`));
+}"""
+
+
+def a_run_that_does_alike_things() -> Story:
+    """Calls and thoughts that alternate, fail, wait and are cut by what ends folding."""
+    story = running()
+    for number in range(30):
+        call = events.ToolRequested(tool_call_id=f"c{number}", name="read" if number % 3 else "list", arguments={})
+        story.then(call, events.ReasoningCompleted(reasoning_id=f"r{number}", content="hm"))
+        failed = events.ToolFailed(tool_call_id=f"c{number}", error=events.Problem(code="no"))
+        story.then(failed if number in {7, 20} else events.ToolCompleted(tool_call_id=f"c{number}", result=1))
+        if number in {11, 25}:
+            story.then(events.PlanUpdated(version=number, steps=[]), events.RunPaused(), events.RunResumed())
+        if number == 15:
+            story.then(events.MessageCompleted(message_id="m", role="user", content="go on"))
+    return story
+
+
+async def test_alike_neighbours_are_folded_as_the_timeline_of_the_server_folds_them(console: Console) -> None:
+    page = await console.open("")
+    stories = [("told", a_run_that_does_alike_things().facts), *recordings()]
+    for name, facts in stories:
+        shown = await page.evaluate(ROWS, {"facts": encode(facts).decode()})
+        expected = [list(row.items) for row in timeline_of(facts) if row.items and row.kind != "plan"]
+        assert shown == expected, name
 
 
 OVERLAY = """async ({rounds}) => {

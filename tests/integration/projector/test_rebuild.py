@@ -11,7 +11,7 @@ from runlane.projector.projector import PROJECTION, Projector
 from runlane.read_store import ReadStore, generations as generations_module, store as store_module
 from runlane.read_store.generations import Generations
 from runlane.read_store.tables import items, runs
-from runlane_contracts import reducer
+from runlane_contracts import events, reducer
 from runlane_contracts.subjects import RunAddress
 from support.memory_view import MemoryView
 from support.runs import a_short_run, a_waiting_run
@@ -281,3 +281,29 @@ async def test_a_rebuild_that_does_not_get_on_is_taken_over(store: ReadStore) ->
     projector = Projector(store=store, views={STREAM: view}, cache_bytes=1, cache_runs=1, takeover_after_s=0.01)
     await projector.handle(STREAM, view.put(*a_waiting_run("run_new").commits(2)))
     assert await store.load(RunAddress("acme", "run_new")) is not None
+
+
+async def test_what_is_kept_for_a_way_back_keeps_nothing_that_was_erased(store: ReadStore) -> None:
+    """To see it fail: take `_forget_kept` out."""
+    view = MemoryView()
+    projector = await filled(store, view)
+    await projector.rebuild()
+    story = a_short_run("run_1").then(
+        events.LogCompacted(
+            from_sequence=1, to_sequence=12, snapshot_ref="-", sha256="-", policy="asked to", reason="erasure",
+            erased=("*",),
+        )
+    )  # fmt: skip
+    await projector.handle(STREAM, view.put(story.commits(12)[1]))
+    now = await store.load(RunAddress("acme", "run_1"))
+    assert now is not None
+    async with store.reading() as connection:
+        for table in (runs, items):
+            found = await connection.scalar(
+                select(func.count()).select_from(table).where(table.c.generation == 1, table.c.run_id == "run_1")
+            )
+            assert found == 0
+    assert (await projector.rebuild(back=True)).generation == 1
+    then = await store.load(RunAddress("acme", "run_1"))
+    assert then is not None
+    assert reducer.checksum(then.state) == reducer.checksum(now.state)

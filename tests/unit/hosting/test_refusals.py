@@ -70,14 +70,17 @@ async def test_a_refusal_is_stored_with_who_what_and_why(intake):
     assert (second.actor.id, second.outcome) == ("unknown", "unauthenticated")
 
 
-async def test_what_nobody_stores_waits_and_what_was_not_answered_is_sent_again_under_the_same_id(intake):
+async def test_what_nobody_stores_waits_and_what_was_not_answered_is_sent_again_under_the_same_id(intake, caplog):
     intake.down = True
     async with a_log(intake) as log:
         for n in range(10):
             log.note(ACME, "GET /v1/runs/*", f"run_{n}", Code.RUN_NOT_FOUND)
         await asyncio.sleep(0.05)
         assert not intake.stored
+        assert log.trouble == "not connected"
         intake.down, intake.forgets_to_answer = False, 4
+    assert log.trouble == ""
+    assert len([line for line in caplog.records if "wait to be recorded" in line.message]) == 1
     assert [one.target.id for one in intake.refusals()] == [f"run_{n}" for n in range(10)]
 
 

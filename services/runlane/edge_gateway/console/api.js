@@ -8,6 +8,8 @@ const CONTENT_TIMEOUT_MS = 120_000;
 
 /** The server said no, with a stable code. */
 export class Problem extends Error {
+  #retryable;
+
   constructor(status, document, retryAfterMs) {
     super(document.detail || document.title || `HTTP ${status}`);
     this.name = "Problem";
@@ -15,11 +17,12 @@ export class Problem extends Error {
     this.code = document.code ?? `http_${status}`;
     this.recorded = document.recorded ?? null;
     this.retryAfterMs = retryAfterMs;
+    this.#retryable = document.retryable;
   }
 
   /** Whether the very same request may succeed later. */
   get isPassing() {
-    return this.status === 429 || this.status >= 500;
+    return typeof this.#retryable === "boolean" ? this.#retryable : this.status === 429 || this.status >= 500;
   }
 }
 
@@ -80,9 +83,9 @@ export class Api {
   }
 
   /** Open a watch; the caller reads its body. Answers that are not a stream are returned or thrown as they are. */
-  watch(runId, { cursor, signal }) {
+  watch(runId, { cursor, isFromStart, signal }) {
     const query = new URLSearchParams({ previews: "true" });
-    if (cursor === null) query.set("from", "snapshot");
+    if (cursor === null) query.set("from", isFromStart ? "start" : "snapshot");
     const headers = { Accept: "text/event-stream" };
     if (cursor !== null) headers["Last-Event-ID"] = cursor;
     return this.#fetch(`/v1/runs/${encodeURIComponent(runId)}/watch?${query}`, { headers, signal });

@@ -11,6 +11,8 @@ import { canonicalJson, prettyJson } from "./json.js";
 import { clock, fullMoment } from "./moments.js";
 import { argumentsLine, block, inert, inertString, inline } from "./text.js";
 
+const MAX_EDITED_CHARS = 200_000;
+
 /** The card for what waits, by its kind. */
 export function cardFor(key, item, context, isPast) {
   if (item.kind === "approval") return new ApprovalCard(key, item, context, isPast);
@@ -28,12 +30,14 @@ class ApprovalCard extends Card {
     super(key, item, context, { title: "Approval", isPast });
     const tool = item.tool_call_id ? context.item(`tool:${item.tool_call_id}`) : undefined;
     const data = item.data ?? tool?.arguments ?? null;
-    if (item.editable && !isPast) this.#editor = new Editor(data, this.draft("data"), () => this.#edited());
+    const text = item.editable && !isPast ? prettyJson(data, 60) : "";
+    if (item.editable && !isPast && text.length <= MAX_EDITED_CHARS) this.#editor = new Editor(data, text, this.draft("data"), () => this.#edited());
     this.#reason = drafts.bind(this.draft("reason"), h("input", { type: "text", maxlength: 1000, placeholder: "Reason, for a rejection", "aria-label": "Reason for a rejection" }));
     this.fill([
       h("div.question", {}, block(item.description ?? "", { first: 2000 })),
       item.reason_again ? h("p.verdict", {}, "asked for again: ", inline(item.reason_again, 400)) : null,
       actionView(tool, data, this.#editor !== null),
+      item.editable && !isPast && this.#editor === null ? h("p.faint", {}, "Too large to be changed here.") : null,
     ], [
       this.#editor?.element,
       this.#votes,
@@ -84,8 +88,8 @@ class Editor {
   #undo;
   #shown;
 
-  constructor(data, draft, onChange) {
-    this.#original = prettyJson(data, 60);
+  constructor(data, text, draft, onChange) {
+    this.#original = text;
     this.#onChange = onChange;
     this.area = h("textarea.code", {
       rows: Math.min(14, this.#original.split("\n").length + 1), spellcheck: "false", autocomplete: "off",

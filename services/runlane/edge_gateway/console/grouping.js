@@ -1,19 +1,25 @@
 /**
- * The timeline's rows: neighbours that are alike become one row with a count. What went wrong, is still open, was
- * retried or was decided by somebody is never folded away; each row names the facts it came from.
+ * The timeline's rows, by the rule of `runlane_contracts/timeline.py`: calls of one tool that stand alike are one row with
+ * a count, as are stretches of reasoning and turns, folded across each other and nothing else. A failure is a row of its
+ * own, and so is, other than there, what is still open: it is shown where it moves.
  */
 
 import { isFailed } from "./item_index.js";
 import { isOpen } from "./reducer.js";
 
-const ALIKE_AT_LEAST = 3;
+const FOLDED = new Set(["tool", "reasoning", "turn"]);
+const NAMES = ["name", "role", "agent", "worker_id", "title"];
+const MAX_FOLDED = 500;
 
-/** What an item is folded by, or null when it stands alone: calls of one tool, or facts of one type nobody knows. */
-export function alikeAs(item) {
-  if (isFailed(item) || isOpen(item) || item.attempt > 1 || item.retry_of || item.outcome !== undefined) return null;
-  if (item.kind === "tool" && item.status === "completed") return `tool ${item.name ?? ""} ${item.turn_id ?? ""} ${item.parent_id ?? ""}`;
-  if (item.type !== undefined) return `type ${item.type}`;
-  return null;
+/** Whether an entry of the timeline stands alone, and ends what may be folded. */
+function standsAlone({ item }) {
+  return item === undefined || !FOLDED.has(item.kind) || isFailed(item) || item.outcome !== undefined;
+}
+
+/** What an item is called in a row. */
+export function nameOf(item) {
+  const name = NAMES.find((one) => typeof item[one] === "string" && item[one] !== "");
+  return name === undefined ? "" : item[name].slice(0, 100);
 }
 
 /**
@@ -21,29 +27,34 @@ export function alikeAs(item) {
  * one that `isOpened(key)` is followed by its members, `isNested`.
  */
 export function rowsOf(entries, isOpened, isFolding = true) {
+  if (!isFolding) return entries.slice();
   const rows = [];
-  for (let at = 0; at < entries.length; ) {
-    const end = isFolding ? endOfAlike(entries, at) : at + 1;
-    if (end - at < ALIKE_AT_LEAST) {
-      for (; at < end; at += 1) rows.push(entries[at]);
-      continue;
+  for (const members of groupsOf(entries)) {
+    if (members.length === 1) rows.push(members[0]);
+    else {
+      const group = groupOf(members);
+      rows.push(group);
+      if (isOpened(group.key)) for (const one of members) rows.push({ ...one, isNested: true });
     }
-    const members = entries.slice(at, end);
-    const group = groupOf(members);
-    rows.push(group);
-    if (isOpened(group.key)) for (const one of members) rows.push({ ...one, isNested: true });
-    at = end;
   }
   return rows;
 }
 
-function endOfAlike(entries, from) {
-  const first = entries[from].item;
-  const alike = first === undefined ? null : alikeAs(first);
-  let end = from + 1;
-  if (alike === null) return end;
-  while (end < entries.length && entries[end].item !== undefined && alikeAs(entries[end].item) === alike) end += 1;
-  return end;
+function groupsOf(entries) {
+  const groups = [];
+  const like = new Map();
+  for (const entry of entries) {
+    if (standsAlone(entry)) like.clear();
+    const { item } = entry;
+    const mark = standsAlone(entry) || isOpen(item) ? null : `${item.kind}\n${nameOf(item)}\n${item.status}`;
+    const group = mark === null ? undefined : like.get(mark);
+    if (group !== undefined && group.length < MAX_FOLDED) group.push(entry);
+    else {
+      groups.push([entry]);
+      if (mark !== null) like.set(mark, groups.at(-1));
+    }
+  }
+  return groups;
 }
 
 function groupOf(members) {
@@ -53,7 +64,9 @@ function groupOf(members) {
     type: "group",
     sequence: members[0].sequence,
     items,
-    name: items[0].name ?? items[0].type ?? items[0].kind,
+    kind: items[0].kind,
+    name: nameOf(items[0]) || items[0].kind,
+    status: items[0].status,
     first: items[0].first_sequence,
     last: Math.max(...items.map((item) => item.last_sequence)),
   };

@@ -11,7 +11,7 @@ import { isOpen } from "./reducer.js";
 import { argumentsLine, block, contentText, digestLine, inert, inertString, inline } from "./text.js";
 
 const FAILED = new Set(["failed", "outcome_unknown", "rejected", "expired", "revoked"]);
-const QUIET = new Set(["plan", "turn", "session"]); // they only say where we are
+const QUIET = new Set(["turn", "session"]); // they only say where we are
 const MESSAGE_CHARS = 1600;
 
 export class ItemView {
@@ -92,13 +92,14 @@ export class GroupView {
   #body = h("div.body");
   #number = h("span.number");
   #time = h("time");
+  #sign = h("span.sign", { "aria-hidden": "true" });
   #context;
 
   constructor(key, context) {
     this.key = key;
     this.#context = context;
-    this.element = h("article.item.group", { tabindex: -1, "data-key": key, "data-kind": "group", "data-status": "completed" },
-      h("div.gutter", {}, this.#number, this.#time), h("span.sign", { "aria-hidden": "true" }, "✓"), this.#body);
+    this.element = h("article.item.group", { tabindex: -1, "data-key": key, "data-kind": "group" },
+      h("div.gutter", {}, this.#number, this.#time), this.#sign, this.#body);
   }
 
   update(group) {
@@ -111,10 +112,14 @@ export class GroupView {
     setText(this.#number, `#${group.first}`);
     setText(this.#time, clock(first.started_at));
     attribute(this.#time, "title", fullMoment(first.started_at));
-    attribute(this.element, "aria-label", `${inertString(group.name, 60)}, ${group.items.length} times, completed`);
+    attribute(this.element, "data-status", group.status);
+    setText(this.#sign, QUIET.has(group.kind) ? "·" : (SIGNS[group.status] ?? "·"));
+    attribute(this.element, "aria-label", `${inertString(group.name, 60)}, ${group.items.length} times, ${inertString(group.status, 20)}`);
     const hadFocus = this.#body.contains(document.activeElement);
     const button = h("button.fold-head", { type: "button", "aria-expanded": String(isOpened), onClick: () => this.#context.toggle(this.key) },
-      h("code.name", {}, inline(group.name, 80)), h("span.count", {}, `×${group.items.length.toLocaleString("en")}`),
+      group.kind === "tool" ? h("code.name", {}, inline(group.name, 80)) : h("span.kind", {}, TITLES[group.kind]),
+      h("span.count", {}, `×${group.items.length.toLocaleString("en")}`),
+      group.status === "completed" ? null : h("span.status", { "data-status": group.status }, inertString(group.status, 30)),
       h("code.digest", {}, ...inert(digests(group.items))),
       h("span.faint", { title: "from the first to the last" }, between(first.started_at, last.ended_at ?? last.updated_at)),
       h("span.faint.number", {}, `#${group.first}–#${group.last}`));
@@ -124,7 +129,7 @@ export class GroupView {
 }
 
 function digests(items) {
-  const lines = items.slice(0, 4).map((item) => argumentsLine(item.arguments ?? item.value, 48)).filter((line) => line !== "");
+  const lines = items.slice(0, 4).map((item) => argumentsLine(item.arguments ?? contentText(item.summary ?? item.content).slice(0, 200), 48)).filter((line) => line !== "");
   return lines.join(" · ") + (items.length > 4 && lines.length > 0 ? " · …" : "");
 }
 
@@ -137,7 +142,7 @@ const SIGNS = {
 
 const TITLES = {
   message: "Message", reasoning: "Reasoning", tool: "Tool", approval: "Approval", input: "Question", task: "Task",
-  artifact: "Artifact", plan: "Plan", turn: "Turn", session: "Session",
+  artifact: "Artifact", turn: "Turn", session: "Session",
 };
 
 const STATUS_WORDS = { outcome_unknown: "outcome unknown", waiting: "waiting for you" };
@@ -302,15 +307,8 @@ function drawTask(item, context) {
   ];
 }
 
-function drawPlan(item, context) {
-  const steps = Array.isArray(item.steps) ? item.steps.length : null;
-  return [fold(item, context, "steps", [
-    h("span.kind", {}, "Plan"), h("span.digest", {}, `version ${inertString(String(item.version ?? ""), 20)}${steps === null ? "" : `, ${steps} step${steps === 1 ? "" : "s"}`}`),
-  ], () => [part("Steps", item.steps), rawFacts(item, context)])];
-}
-
 function drawTurn(item) {
-  return [h("div.rule", {}, h("span", {}, "Turn ", inline(item.turn_id ?? item.id, 40)), usage(item.usage), lasted(item))];
+  return [h("div.rule", {}, h("span", { title: inertString(item.turn_id ?? item.id, 64) }, "Turn ", inline(item.turn_id ?? item.id, 16)), usage(item.usage), lasted(item))];
 }
 
 function drawSession(item) {
@@ -351,7 +349,7 @@ export function usage(counts) {
 
 const DRAW = Object.assign(Object.create(null), {
   message: drawMessage, reasoning: drawReasoning, tool: drawTool, approval: drawApproval, input: drawInput,
-  task: drawTask, plan: drawPlan, turn: drawTurn, session: drawSession, artifact: drawArtifact,
+  task: drawTask, turn: drawTurn, session: drawSession, artifact: drawArtifact,
 });
 
 // --- what is no item ------------------------------------------------------------------------------------------------
@@ -367,13 +365,21 @@ const RUN_LINES = {
   "run.cancel_requested": (payload) => ["Asked to stop by ", h("time", { title: fullMoment(payload.deadline_at) }, clock(payload.deadline_at)), payload.reason ? [": ", inline(payload.reason, 300)] : ""],
 };
 
-/** A line for a fact about the run itself. */
-export function runLine(key, fact) {
+/** A line for a fact about the run itself, or for one more version of its plan. */
+export function runLine(key, fact, context) {
   const at = fact.recorded_at ?? fact.occurred_at;
   return h("article.item.run-line", { "data-kind": "run", "data-key": key, "data-type": fact.type, tabindex: -1, "aria-label": fact.type },
     h("div.gutter", {}, h("span.number", {}, `#${fact.sequence}`), h("time", { datetime: at, title: fullMoment(at) }, clock(at))),
     h("span.sign", { "aria-hidden": "true" }, "·"),
-    h("div.body", {}, h("span", {}, ...present(RUN_LINES[fact.type](fact.payload ?? {})))));
+    h("div.body", {}, fact.type === "plan.updated" ? planOf(fact, context) : h("span", {}, ...present(RUN_LINES[fact.type](fact.payload ?? {})))));
+}
+
+function planOf(fact, context) {
+  const { steps, version } = fact.payload ?? {};
+  const item = { kind: "plan", id: `#${fact.sequence}`, first_sequence: fact.sequence, last_sequence: fact.sequence };
+  const count = Array.isArray(steps) ? `, ${steps.length} step${steps.length === 1 ? "" : "s"}` : "";
+  return fold(item, context, "steps", [h("span.kind", {}, "Plan"), h("span.digest", {}, inertString(`version ${version ?? ""}${count}`, 60))],
+    () => [part("Steps", steps), rawFacts(item, context)]);
 }
 
 /** A mark of the log itself: something was quarantined, or replaced by a snapshot. */

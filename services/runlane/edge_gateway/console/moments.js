@@ -41,6 +41,7 @@ export function took(start, end) {
 export function stopwatch(start, now = Date.now()) {
   const at = Date.parse(start ?? "");
   if (Number.isNaN(at)) return "";
+  if (now - at >= 86_400_000) return span(now - at);
   const seconds = Math.max(0, Math.floor((now - at) / 1000));
   const parts = [Math.floor(seconds / 60) % 60, seconds % 60].map((part) => String(part).padStart(2, "0"));
   return seconds < 3600 ? `${Number(parts[0])}:${parts[1]}` : `${Math.floor(seconds / 3600)}:${parts.join(":")}`;

@@ -7,7 +7,7 @@
 import { Checksums } from "./checksums.js";
 import { ItemIndex } from "./item_index.js";
 import { Overlay } from "./overlay.js";
-import { KNOWN_TYPES, adopt, initialState, isTerminal, mustUnderstand, reduce } from "./reducer.js";
+import { KNOWN_TYPES, adopt, initialState, isTerminal, mustUnderstand, reduce, SequenceGap } from "./reducer.js";
 
 /** The server says what this page is too old to understand and must not skip. */
 export class NotUnderstood extends Error {
@@ -17,10 +17,10 @@ export class NotUnderstood extends Error {
   }
 }
 
-// What the timeline tells of the run itself. How it began and ended has a place of its own.
+// What the timeline tells of the run itself, and of its plan. How it began and ended has a place of its own.
 const TOLD = new Set([
   "run.leased", "run.lease_lost", "run.started", "run.waiting", "run.resumed", "run.pause_requested", "run.paused",
-  "run.cancel_requested",
+  "run.cancel_requested", "plan.updated",
 ]);
 
 /** What every view of a run is drawn from: a state, and what is known beside it. */
@@ -90,6 +90,15 @@ export class RunModel extends RunPicture {
     return own === frame.checksum;
   }
 
+  #reduce(fact) {
+    try {
+      return reduce(this.state, fact);
+    } catch (error) {
+      if (error instanceof SequenceGap) throw error;
+      throw new NotUnderstood(`${fact.type} at #${fact.sequence} cannot be folded; it`);
+    }
+  }
+
   /**
    * Apply one fact; return the keys of the items that look different now.
    *
@@ -100,7 +109,7 @@ export class RunModel extends RunPicture {
       throw new NotUnderstood(`${fact.type} at #${fact.sequence}`);
     }
     const before = this.sequence;
-    const key = reduce(this.state, fact);
+    const key = this.#reduce(fact);
     this.cursor = cursor ?? this.cursor;
     if (this.sequence === before) return [];
     if (key !== null) this.index.note(key, this.state.items[key]);

@@ -25,13 +25,14 @@ export class RunRow {
     attribute(this.link, "href", runAddress(run.run_id));
     const isOver = OVER.has(run.status);
     const still = isOver ? "" : `for ${age(run.updated_at)}`;
-    const mark = [run.status, run.created_at, run.through_sequence, still, age(run.created_at)].join("\n");
+    const mark = [run.quarantined?.sequence, run.status, run.created_at, run.through_sequence, still, age(run.created_at)].join("\n");
     if (mark === this.#mark) return;
     this.#mark = mark;
     attribute(this.element, "data-status", run.status);
     attribute(this.#status, "data-status", run.status);
     setText(this.#status, inertString(run.status ?? "", 30));
-    setText(this.#still, still);
+    setText(this.#still, run.quarantined ? `view quarantined at #${run.quarantined.sequence}` : still);
+    attribute(this.#still, "data-quarantined", Boolean(run.quarantined));
     attribute(this.#still, "title", `last fact ${fullMoment(run.updated_at)}`);
     setText(this.#age, age(run.created_at));
     attribute(this.#age, "datetime", run.created_at);

@@ -126,7 +126,7 @@ export class RunView {
       item: (key) => this.#picture.state.items[key],
       isOver: () => this.#picture.isOver || this.#picture.isPast,
       show: (key) => { this.#choose("evidence"); this.#timeline.show(key); },
-      pointer: (item) => h("button.link", { type: "button", onClick: () => { this.#choose("now"); this.#now.focus(`${item.kind}:${item.id}`); } }, "Decide →"),
+      pointer: (item) => h("button.link.pointer", { type: "button", onClick: () => { this.#choose("now"); this.#now.focus(`${item.kind}:${item.id}`); } }, "Decide →"),
       retryControl: (item) => this.#retryControl(item),
     };
   }
@@ -358,7 +358,7 @@ export class RunView {
     try {
       let cursor = "";
       for (let pages = 0; pages < RUN_FACT_PAGES; pages += 1) {
-        const page = await this.#api.events(this.#model.runId, { cursor, types: "run.*", limit: 200 });
+        const page = await this.#api.events(this.#model.runId, { cursor, types: "run.*,plan.*", limit: 200 });
         for (const fact of page.events) if (fact.sequence <= this.#model.sequence) keys.push(this.#model.noteRunFact(fact));
         if (!page.has_more) break;
         cursor = page.cursor;

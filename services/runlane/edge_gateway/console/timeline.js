@@ -12,6 +12,7 @@ import { VirtualList } from "./virtual_list.js";
 
 const FIND_PAUSE_MS = 150;
 const SEARCHED_CHARS = 4000;
+const PLAN = "plan:plan";
 
 const SHOWN = {
   all: { word: "All", has: () => true },
@@ -174,7 +175,7 @@ export class Timeline {
       const sequence = Number(key.slice(4));
       return { key, type: "run", sequence, fact: this.#picture.runFacts.get(sequence) };
     }
-    const item = this.#picture.state.items[key];
+    const item = key === PLAN ? undefined : this.#picture.state.items[key]; // each version of the plan has its own line
     return item === undefined ? null : { key, type: "item", sequence: item.first_sequence, item };
   }
 
@@ -202,7 +203,7 @@ export class Timeline {
   #make(row) {
     if (row.type === "group") return new GroupView(row.key, this.#context);
     if (row.type === "mark") return { element: markView(row.key, row.mark) };
-    if (row.type === "run") return { element: runLine(row.key, row.fact) };
+    if (row.type === "run") return { element: runLine(row.key, row.fact, this.#context) };
     return new ItemView(row.key, this.#context);
   }
 

@@ -37,6 +37,7 @@ export class Watch {
   #attempt = 0;
   #gaps = 0;
   #connected = 0; // how often a stream was opened
+  #isFromStart = false; // the server has no state to give, only facts
   #isLive = false; // caught up: what comes now has just happened
   #catchUp = null; // {from, sequence}: where this connection resumed, to say so when it is caught up
 
@@ -120,7 +121,7 @@ export class Watch {
     const silence = new Silence(abort);
     try {
       silence.expect(CONNECT_TIMEOUT_MS);
-      const response = await this.#api.watch(this.#model.runId, { cursor: this.#model.cursor, signal: connection.signal });
+      const response = await this.#api.watch(this.#model.runId, { cursor: this.#model.cursor, isFromStart: this.#isFromStart, signal: connection.signal });
       if (response.status === 204) return ended("run_terminal");
       if (!isStream(response)) return retry("the answer is not a stream of events");
       return await this.#read(response.body.getReader(), silence);
@@ -159,6 +160,11 @@ export class Watch {
     if (cursorIsBad && this.#model.cursor !== null) {
       this.#model.cursor = null;
       this.#on.notice({ kind: "reset", text: `the cursor was refused (${problem.code}); taking a snapshot` });
+      return retry(problem.code, 0);
+    }
+    if (problem.code === "view_quarantined" && !this.#isFromStart) {
+      this.#isFromStart = true;
+      this.#on.notice({ kind: "gap", text: `the server's own view of this run is quarantined (${problem.message}); reading the facts from the first on` });
       return retry(problem.code, 0);
     }
     return refused(problem.code, problem.message);

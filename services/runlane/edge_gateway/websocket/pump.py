@@ -93,8 +93,9 @@ class Pump:
 
     def _write(self, subscription: Subscription, piece: Piece) -> None:
         self._socket.write_frames(piece.chunk.data)
-        del self._ready[subscription]  # to the end of the queue
-        self._ready[subscription] = None
+        del self._ready[subscription]
+        if subscription.want is not Want.NEWS:
+            self._ready[subscription] = None  # at the end of the queue
 
     def _settle(self, subscription: Subscription) -> bool:
         """What becomes of one that had nothing to take; whether it has ended."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 
+from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.websocket.limits import SocketLimits
 from runlane.edge_gateway.websocket.session import Session
 from runlane.hosting.http import ProblemError
@@ -24,8 +25,9 @@ _log = logging.getLogger("runlane.edge_gateway.websocket")
 class Sessions:
     """Who is connected."""
 
-    def __init__(self, limits: SocketLimits, *, now: Now, jitter: Callable[[], float]) -> None:
+    def __init__(self, limits: SocketLimits, *, now: Now, jitter: Callable[[], float], meters: Meters) -> None:
         self.limits = limits
+        self._meters = meters
         self.jitter = jitter
         self._now = now
         self._sessions: set[Session] = set()
@@ -66,6 +68,7 @@ class Sessions:
         if self._closing or len(self._sessions) >= self.limits.max_connections:
             raise ProblemError(Code.OVERLOADED, "too many connections here", retry_after_s=2.0)
         if self._of_tenant[tenant_id] >= self.limits.max_connections_per_tenant:
+            self._meters.quota_refusals += 1
             raise ProblemError(Code.QUOTA_EXCEEDED, "too many connections of this tenant", retry_after_s=5.0)
 
     @contextlib.contextmanager
@@ -74,10 +77,12 @@ class Sessions:
         tenant_id = session.principal.tenant_id
         self._sessions.add(session)
         self._of_tenant[tenant_id] += 1
+        self._meters.sockets = len(self._sessions)
         try:
             yield
         finally:
             self._sessions.discard(session)
+            self._meters.sockets = len(self._sessions)
             self._of_tenant[tenant_id] -= 1
             if not self._of_tenant[tenant_id]:
                 del self._of_tenant[tenant_id]

@@ -61,6 +61,7 @@ from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.clock import utc_now
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.kernel.pulse import Pulse
 from runlane.object_store.archives import Archives
 from runlane.object_store.content import Contents
 from runlane.object_store.store import Objects
@@ -80,7 +81,8 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         enter = stack.enter_async_context
         authorizer = await enter(authorizer_of(settings.access))
         connection = await enter(connection_of(NAME, connections))
-        reader = await enter(DirectReader(connection, concurrency=settings.history_readers))
+        pulse = await enter(Pulse(connection))
+        reader = await enter(DirectReader(connection, concurrency=settings.history_readers, pulse=pulse))
         store = await enter(_read_store(settings))
         refusals = await enter(RefusalLog(await enter(WindowedPublisher(connection)), layout.subjects, NAME))
         feed = BrokerView(connection, reader, layout)
@@ -103,7 +105,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                 "runs": meters.hubs,
                 "ring_bytes": hubs.ring_bytes,
             }
-            return Health(ready=connection.is_connected, detail=detail)
+            return Health(ready=pulse.beats, detail=detail)
 
         async def drain() -> None:
             await asyncio.gather(crowd.shut_down(), sockets.shut_down())

@@ -40,7 +40,7 @@ class Twin:
 
 
 TWINS = (
-    Twin("transports.http", "HttpTransport", ("aclose", "get_json"),
+    Twin("transports.http", "HttpTransport", ("aclose", "get_json", "put_content", "get_content"),
          ("start_run", "take_lease", "confirm_lease", "release_lease", "append", "publish_previews", "claim", "submit",
           "find_command", "watch", "re_execute")),
     Twin("reader", "RunReader",
@@ -58,11 +58,14 @@ TWINS = (
          ("result", "preview", "complete", "finish", "failed", "outcome_unknown"), ("failed_by",)),
     Twin("writer", "RunWriter",
          ("start", "attach", "lease_ok", "lease_lost", "is_over", "append", "publish_preview", "dropped_previews",
-          "message", "reasoning", "tool", "requested_tool", "complete", "fail", "cancelled"),
+          "message", "reasoning", "tool", "requested_tool", "complete", "fail", "cancelled", "keeps_content",
+          "put_content",
+          "get_content"),
          ("abandon", "masked")),
     Twin("context", "RunContext",
          ("state", "attempt", "cancelled", "lease_ok", "boundary", "messages", "retries", "approval", "ask", "call",
-          "call_again", "checkpoint", "checkpointed", "append", "publish_preview", "message", "reasoning", "tool",
+          "call_again", "put_content", "get_content", "checkpoint", "checkpointed",
+          "append", "publish_preview", "message", "reasoning", "tool",
           "requested_tool"),
          ("waiting_for", "check", "until", "require_finished", "append_at_head")),
     Twin("worker", "Worker", ("stop", "run")),

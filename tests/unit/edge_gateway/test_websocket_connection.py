@@ -530,6 +530,9 @@ async def test_a_token_of_another_tenant_or_of_nobody_renews_nothing() -> None:
             with pytest.raises(RpcError) as found:
                 await client.call("auth/renew", token=token)
             assert found.value.code == code
+        assert [(path, str(code)) for _, path, code in gateway.refusals] == [
+            ("/v1/ws", "forbidden"), ("/v1/ws", "unauthenticated")
+        ]  # fmt: skip
         assert (await client.watch("run_1"))["outcome"] == "snapshot"
 
 

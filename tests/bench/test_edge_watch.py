@@ -17,12 +17,10 @@ import uvloop
 
 from runlane.kernel.connection import connect
 from runlane_contracts import events
-from runlane_contracts.codec import encode
-from runlane_contracts.envelope import Commit, Fact
-from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION
 from runlane_contracts.streams import GIB, Layout
 from support.edge_process import EdgeProcess, edge_process
 from support.runs import Story
+from support.view_commits import put
 
 LAYOUT = Layout(max_bytes=2 * GIB)
 WATCHERS = 1000
@@ -34,19 +32,6 @@ def a_story(run_id: str, steps: int) -> Story:
     for index in range(steps - 2):
         story.then(events.TaskCreated(task_id=f"t{index}", title="x" * 60))
     return story
-
-
-async def put(edge: EdgeProcess, facts: Sequence[Fact]) -> None:
-    """One message of the view, as the filter writes it."""
-    first, last = facts[0], facts[-1]
-    commit = Commit(
-        commit_id=f"c{first.sequence}", tenant_id=first.tenant_id, run_id=first.run_id,
-        first_sequence=first.sequence, facts=tuple(facts),
-    )  # fmt: skip
-    await edge.filter.request(
-        edge.layout.subjects.view(first.tenant_id, first.run_id), encode(commit),
-        headers={FIRST_SEQUENCE: str(first.sequence), LAST_SEQUENCE: str(last.sequence), LOG_POSITION: "e:1"},
-    )  # fmt: skip
 
 
 async def put_all(edge: EdgeProcess, story: Story, size: int) -> None:

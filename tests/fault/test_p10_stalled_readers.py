@@ -1,7 +1,6 @@
 """P10 · Memory is bounded by bytes under any reader; critical frames are never dropped; facts overtake previews."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,13 @@ import pytest
 
 from runlane_contracts import events
 from runlane_contracts.codec import encode
-from runlane_contracts.envelope import Commit, Fact
-from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE, LOG_POSITION
 from runlane_contracts.previews import Preview, PreviewBatch, PreviewSubject
 from runlane_contracts.streams import GIB, MIB, Layout
 from support.edge import FrameParser
 from support.edge_process import EdgeProcess, edge_process
 from support.eventually import eventually
 from support.runs import Story
+from support.view_commits import put
 
 STALLED = 1000
 FLOOD_BYTES = 100 * MIB
@@ -27,18 +25,6 @@ APPROVAL_WITHIN_S = 0.25
 LAYOUT = Layout(max_bytes=GIB)
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
-
-
-async def put(edge: EdgeProcess, facts: Sequence[Fact]) -> None:
-    first, last = facts[0], facts[-1]
-    commit = Commit(
-        commit_id=f"c{first.sequence}", tenant_id=first.tenant_id, run_id=first.run_id,
-        first_sequence=first.sequence, facts=tuple(facts),
-    )  # fmt: skip
-    await edge.filter.request(
-        edge.layout.subjects.view(first.tenant_id, first.run_id), encode(commit),
-        headers={FIRST_SEQUENCE: str(first.sequence), LAST_SEQUENCE: str(last.sequence), LOG_POSITION: "e:1"},
-    )  # fmt: skip
 
 
 def an_approval(number: int) -> events.ApprovalRequested:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -30,11 +31,32 @@ class EdgeProcess:
 
     host: str
     port: int
-    pid: int
     server: NatsServer
     layout: Layout
     filter: Connection
+    settings: dict[str, str]
     watches: "list[RawWatch]" = field(default_factory=list)
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it, or start it again after `stop`, where it was."""
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "runlane.edge_gateway",
+            env={**os.environ, **self.settings, "RUNLANE_EDGE_HTTP_PORT": str(self.port)},
+        )  # fmt: skip
+        await _ready(self.port)
+
+    async def stop(self, number: int = signal.SIGKILL) -> None:
+        """End it, and see it gone."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+            await self.process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The gateway's process."""
+        assert self.process is not None
+        return self.process.pid
 
     @property
     def rss_bytes(self) -> int:
@@ -108,31 +130,21 @@ async def edge_process(directory: Path, *, layout: Layout, **environment: str) -
         await provision(operator, layout, now=utc_now)
         await operator.close()
         filter_ = await _connect(server, "redaction_filter")
-        port = free_port()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "runlane.edge_gateway",
-            env={
-                **os.environ,
-                "RUNLANE_NATS_URL": server.url, "RUNLANE_NATS_PASSWORD": server.passwords["edge_gateway"],
-                "RUNLANE_LOG_STREAMS": str(layout.log_streams), "RUNLANE_STREAM_MAX_BYTES": str(layout.max_bytes),
-                "RUNLANE_READ_STORE_URL": store, "RUNLANE_API_KEYS": f"acme:{KEY}",
-                "RUNLANE_CURSOR_KEYS": "k1:" + b"0123456789abcdef".hex(), "RUNLANE_HEALTH_PORT": "-1",
-                "RUNLANE_EDGE_HTTP_PORT": str(port),
-                **environment,
-            },
-        )  # fmt: skip
+        settings = {
+            "RUNLANE_NATS_URL": server.url, "RUNLANE_NATS_PASSWORD": server.passwords["edge_gateway"],
+            "RUNLANE_LOG_STREAMS": str(layout.log_streams), "RUNLANE_STREAM_MAX_BYTES": str(layout.max_bytes),
+            "RUNLANE_READ_STORE_URL": store, "RUNLANE_API_KEYS": f"acme:{KEY}",
+            "RUNLANE_CURSOR_KEYS": "k1:" + b"0123456789abcdef".hex(), "RUNLANE_HEALTH_PORT": "-1",
+            **environment,
+        }  # fmt: skip
+        edge = EdgeProcess("127.0.0.1", free_port(), server, layout, filter_, settings)
         try:
-            await _ready(port)
-            edge = EdgeProcess("127.0.0.1", port, process.pid, server, layout, filter_)
-            try:
-                yield edge
-            finally:
-                for watch in edge.watches:
-                    watch.close()
+            await edge.start()
+            yield edge
         finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
+            for watch in edge.watches:
+                watch.close()
+            await edge.stop(signal.SIGTERM)
             await filter_.close()
 
 

@@ -96,6 +96,17 @@ class Connection:
         except nats.errors.Error as exc:
             raise as_kernel_error(exc, subject) from exc
 
+    async def ping(self) -> "asyncio.Future[bool]":
+        """Ask the server for a sign of life: the future is done when it comes. It must not be cancelled.
+
+        Raises Retryable when there is no connection.
+        """
+        if not self.is_connected:
+            raise Retryable("not connected", retry_after_s=0.2)
+        came: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        await self._client.send_ping(came)
+        return came
+
     async def unsubscribe(self, subscription: Subscription | None) -> None:
         """End a subscription, if there is one; what cannot be ended any more ends with the connection."""
         if subscription is not None and not self.nc.is_closed:
@@ -257,6 +268,10 @@ class _Client(Client):
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def send_ping(self, came: "asyncio.Future[bool]") -> None:
+        """Send a ping whose answer is told; nobody waits for it here."""
+        await self._send_ping(came)
 
     def forget_unsent(self) -> None:
         """What was not sent before the link broke is reported as failed, at once, and is not sent later."""

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from nats.aio.subscription import Subscription
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.jetstream import API, STREAM_NOT_FOUND, ApiError, api
+from runlane.kernel.pulse import Pulse
 from runlane_contracts.headers import NATS_LAST_SEQUENCE, NATS_SEQUENCE, NATS_SUBJECT, NATS_TIME_STAMP
 
 PAGE_MESSAGES = 1024
@@ -70,11 +72,15 @@ async def subjects_of(connection: Connection, stream: str, subjects: str, *, tim
 class DirectReader:
     """Direct-get reads over one connection. At most `concurrency` pages are under way.
 
-    Every method raises `Retryable` when no answer comes, comes late or comes incomplete.
+    Every method raises `Retryable` when no answer comes, comes late or comes incomplete; with a `pulse`, as soon as the
+    broker is silent.
     """
 
-    def __init__(self, connection: Connection, *, timeout_s: float = 5.0, concurrency: int = 16) -> None:
+    def __init__(
+        self, connection: Connection, *, timeout_s: float = 5.0, concurrency: int = 16, pulse: Pulse | None = None
+    ) -> None:
         self._connection = connection
+        self._pulse = pulse
         self._timeout_s = timeout_s
         self._prefix = connection.new_inbox() + "."
         self._prefix_length = len(self._prefix)
@@ -176,7 +182,10 @@ class DirectReader:
     async def stream_state(self, stream: str) -> StreamState:
         """What the stream holds, and its epoch. A stream that does not exist is `Retryable`: it may be coming."""
         try:
-            info = await api(self._connection, f"STREAM.INFO.{stream}", answer=_StreamInfo, timeout_s=self._timeout_s)
+            async with self._heard():
+                info = await api(
+                    self._connection, f"STREAM.INFO.{stream}", answer=_StreamInfo, timeout_s=self._timeout_s
+                )
         except ApiError as exc:
             if exc.err_code == STREAM_NOT_FOUND:
                 raise Retryable(f"there is no stream {stream}") from exc
@@ -203,8 +212,11 @@ class DirectReader:
     ) -> None:
         await self.close()
 
+    def _heard(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._pulse is None else self._pulse.heard()
+
     async def _ask(self, subject: str, query: bytes, *, single: bool = False) -> "_Answer":
-        async with self._slots:
+        async with self._heard(), self._slots:
             if not self._connection.is_connected:
                 raise Retryable("not connected", retry_after_s=0.2)
             if self._subscription is None:

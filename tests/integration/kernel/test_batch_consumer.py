@@ -265,6 +265,7 @@ WRITERS = {
     "RL_LOG_0": ("worker", "rl.log.00.acme.r1"),
     "RL_VIEW_0": ("redaction_filter", "rl.view.00.acme.r1"),
     "RL_COMMAND": ("command_gateway", "rl.cmd.00.acme.r1"),
+    "RL_SIGNAL": ("redaction_filter", "rl.signal.acme.run.created"),
     "RL_INTAKE": ("command_gateway", SMALL.subjects.intake("acme", "command_gateway")),
     "KV_RL_LEDGER": ("command_gateway", "$KV.RL_LEDGER.acme.cmd_1"),
 }

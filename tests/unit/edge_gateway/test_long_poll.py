@@ -10,12 +10,15 @@ import httpx
 import pytest
 
 from runlane.edge_gateway.event_reads import EventReads
+from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
+from runlane.edge_gateway.type_filter import EVERYTHING
 from runlane.hosting.authorizer import Principal
 from runlane.hosting.http import application
 from runlane.hosting.http_server import http_server
 from runlane_contracts import events
+from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
 from support.edge import KEYS, Edge, edge
 from support.eventually import eventually
@@ -220,3 +223,13 @@ async def test_what_is_no_duration_is_refused(wait: str) -> None:
     async with polling() as poll:
         refused = await poll.http.get(PATH, params={"wait_s": wait})
         assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
+
+
+async def test_a_cursor_past_the_end_is_refused_by_name_and_never_waited_for() -> None:
+    """A rebuilt view that is shorter gives no empty pages for ever."""
+    async with polling() as poll:
+        ahead = FactFrames(KEYS, RUN, EVERYTHING).cursor(Position("e1", 0, 99))
+        async with asyncio.timeout(4):
+            refused = await poll.http.get(PATH, params={"cursor": ahead, "wait_s": 5})
+        assert (refused.status_code, refused.json()["code"]) == (410, "cursor_expired")
+        assert refused.json()["snapshot"] == "/v1/runs/run_1/snapshot"

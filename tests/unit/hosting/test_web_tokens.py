@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import hmac
+import http.server
 import json
+import threading
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from runlane.hosting.settings import AccessSettings, SettingsInvalid
 from runlane.hosting.token_keys import FixedKeys, ServedKeys, keys_of_jwks, keys_of_secret
 from runlane.hosting.web_tokens import TokenAuthorizer, TokenRules
 from runlane_contracts.problems import Code
+from support.eventually import eventually
 from support.tokens import AUDIENCE, ISSUER, NOON, Clock, Issuer, jwks
 
 PINNED = ("RS256", "ES256", "EdDSA")
@@ -309,3 +312,40 @@ async def test_settings_that_make_no_sense_are_refused_at_the_start(given, compl
     with pytest.raises(SettingsInvalid, match=complaint):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(authorizer_of(settings))
+
+
+async def test_an_issuer_that_comes_up_late_is_waited_for(issuer, clock):
+    """Over real HTTP: nothing listens at first, and nobody is let in; then somebody serves the keys."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), KeyServer, bind_and_activate=False)
+    server.server_bind()
+    url = f"http://127.0.0.1:{server.server_port}/jwks"
+    settings = AccessSettings(jwt_jwks_url=url, jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_jwks_refresh_s=1)
+    async with authorizer_of(settings, now=clock) as keys:
+        assert await keys.authenticate(issuer.token()) is None
+        KeyServer.content = jwks(issuer)
+        server.server_activate()
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+
+            async def is_in() -> bool:
+                return await keys.authenticate(issuer.token()) is not None
+
+            await eventually(is_in)
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class KeyServer(http.server.BaseHTTPRequestHandler):
+    content = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.content)))
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

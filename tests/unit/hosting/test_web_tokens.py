@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import EVERY_RIGHT, Right, lost
+from runlane.hosting.revoked_tokens import revoked_in
 from runlane.hosting.settings import AccessSettings, SettingsInvalid
 from runlane.hosting.token_keys import FixedKeys, ServedKeys, keys_of_jwks, keys_of_secret
 from runlane.hosting.web_tokens import TokenAuthorizer, TokenRules
@@ -290,6 +291,60 @@ async def test_api_keys_and_tokens_are_let_in_side_by_side(clock):
         assert (both.revalidate(by_key), both.revalidate(by_token)) == (by_key, by_token)
         clock.passes(3610)
         assert (both.revalidate(by_key), both.revalidate(by_token)) == (by_key, None)
+
+
+@pytest.mark.parametrize(
+    ("revocation", "is_out"),
+    [
+        ({"jti": "t1"}, True), ({"jti": "t2"}, False), ({"jti": "t1", "tenant_id": "other"}, False),
+        ({"subject": "ann"}, True), ({"subject": "bob"}, False), ({"subject": "ann", "tenant_id": "acme"}, True),
+        ({"subject": "ann", "tenant_id": "other"}, False),
+        ({"subject": "ann", "before": "2026-03-01T13:00:00+01:00"}, True),
+        ({"subject": "ann", "before": "2026-03-01T11:59:00Z"}, False),
+    ],
+)  # fmt: skip
+async def test_a_token_is_revoked_before_its_time_by_its_name_or_its_subject(
+    tmp_path, issuer, clock, revocation, is_out
+):
+    path, keys_path = tmp_path / "revoked.json", tmp_path / "jwks.json"
+    path.write_text("[]")
+    keys_path.write_bytes(jwks(issuer))
+    settings = AccessSettings(
+        jwt_jwks_file=keys_path, jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_revoked_file=path
+    )  # fmt: skip
+    token = issuer.token(jti="t1", iat=NOON - timedelta(seconds=30))
+    async with authorizer_of(settings, now=clock) as keys:
+        who = await keys.authenticate(token)
+        assert who is not None
+        path.write_text(json.dumps([{"jti": "another"}, revocation]))
+        clock.passes(1)
+        assert (keys.revalidate(who) is None) is is_out
+        assert (await keys.authenticate(token) is None) is is_out
+        again = issuer.token(jti="t3", iat=NOON + timedelta(seconds=1))
+        assert (await keys.authenticate(again) is not None) is (
+            not is_out or "jti" in revocation or "before" in revocation
+        )
+
+
+async def test_a_token_that_says_not_when_it_was_issued_is_older_than_any(tmp_path, issuer, clock):
+    path = tmp_path / "revoked.json"
+    path.write_text('[{"subject": "ann", "before": "1999-01-01T00:00:00Z"}]')
+    source = FixedKeys(keys_of_jwks(jwks(issuer), PINNED))
+    keys = TokenAuthorizer(RULES, source, now=clock, is_revoked=revoked_in(path, now=clock))
+    assert await keys.authenticate(issuer.token()) is None
+    assert await keys.authenticate(issuer.token(iat=NOON)) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[{}]", '[{"tenant_id": "acme"}]', '[{"jti": "a", "subject": "b"}]', '[{"jti": ""}]', "{}",
+     '[{"subject": "a", "before": "2026-03-01"}]'],
+)  # fmt: skip
+def test_a_revocation_that_would_mean_everybody_or_nothing_is_refused(tmp_path, clock, content):
+    path = tmp_path / "revoked.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"revoked\.json"):
+        revoked_in(path, now=clock)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ TWINS = (
          ("cursor", "pending_cursor", "sequence", "connect", "outcome", "mark_applied", "aclose")),
     Twin("commands", "RunActions",
          ("resolve_approval", "revoke_approval", "cancel", "pause", "resume", "retry_tool", "reconcile_tool", "send",
-          "provide_input", "send_intent", "recover")),
+          "provide_input", "send_intent", "recover", "cancel_run", "reconcile", "settled")),
     Twin("client", "Client",
          ("runs", "state", "connection", "input", "pending", "forget", "follow", "start_run", "actions", "recover",
           "flush"),
@@ -75,7 +75,7 @@ _TRANSPORTS = {"WriterTransport", "ReaderTransport", "WorkTransport", "CommandTr
 _CALLBACKS = {"Agent": "RunContext", "Effect": "ToolInProgress", "Reconcile": "RunContext"}
 """Functions of the caller, and what their first argument is."""
 _OWN = {*_NAMES, *_CALLBACKS, "Any", "Callable", "Iterator", "Self"}
-_SKIPPED = {"desk", "factory", "unsettled"}
+_SKIPPED = {"desk", "factory", "unsettled", "state", "latest", "on_change"}
 """Fields of a dataclass that callers of the twin have no use for."""
 
 

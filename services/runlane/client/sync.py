@@ -174,8 +174,12 @@ class RunReader(BlockingIterator[_reader.RunReader, Item]):
 class RunActions(Blocking[_commands.RunActions]):
     """What people do to one run. Each method sends one intent and says what became of it.
 
-    A transient failure is sent again under the same key until `give_up_after_s`; then the outcome is `Unknown`
-    and the intent stays in `unsettled`.
+    Where the server says that it cannot just now, and where nothing left, the intent is sent again under its key until
+    `give_up_after_s`. A lost answer is `Unknown` at once; the intent stays in `unsettled` until `recover`.
+
+    With `state`, what can have no effect any more is declined here, without asking: `Declined.sent` is False. About one
+    approval, call or input, one command is on its way at a time; the next is declined as `in_progress`. `latest` says
+    how the last command of each action stands, by `(action, entity)`; `on_change` is told each time.
     """
 
     def __init__(
@@ -238,12 +242,24 @@ class RunActions(Blocking[_commands.RunActions]):
         return wait_for(self.of.provide_input(input_id, value))
 
     def send_intent(self, intent: Intent) -> ActionOutcome:
-        """Send one intent, again while that may help, always under its own key."""
+        """Send one intent, unless it is known already that it can have no effect."""
         return wait_for(self.of.send_intent(intent))
 
     def recover(self) -> dict[str, ActionOutcome]:
         """Settle what is unknown or held, by key. What the server does not know is sent again under its key."""
         return wait_for(self.of.recover())
+
+    def cancel_run(self, reason: str | None = None) -> ActionOutcome:
+        """`cancel`, by the name of what it ends."""
+        return wait_for(self.of.cancel_run(reason))
+
+    def reconcile(self, tool_call_id: str, outcome: str, note: str, *, result: Any = None) -> ActionOutcome:
+        """`reconcile_tool`, by the name of the verb."""
+        return wait_for(self.of.reconcile(tool_call_id, outcome, note, result=result))
+
+    def settled(self, outcome: ActionOutcome) -> ActionOutcome:
+        """For who wants to wait: `recover` until this one is known, for `give_up_after_s` at most."""
+        return wait_for(self.of.settled(outcome))
 
 
 class Client(BlockingContext[_client.Client]):

@@ -1,6 +1,6 @@
 """A run as lines on a terminal: what happened, what is happening, what it waits for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,14 @@ from runlane.client.overlay import PreviewEntry
 from runlane.client.reader import Connection
 from runlane.client.selectors import open_approvals, open_inputs, run as run_of, timeline
 from runlane.client.state import RunState
-from runlane_contracts.codec import parse_timestamp
-from runlane_contracts.envelope import Fact
+from runlane_contracts.codec import decode_json, parse_timestamp
+from runlane_contracts.envelope import Fact, is_erased
+from runlane_contracts.events import ERASED_ALL, LogCompacted
 from runlane_contracts.reducer import OPEN_ITEM_STATUS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from runlane.cli.keyboard import Choice
 
 MARKS = {
@@ -25,6 +28,9 @@ MARKS = {
     "cancelled": ("–", "dim"), "outcome_unknown": ("?", "magenta"), "waiting": ("?", "yellow"),
 }  # fmt: skip
 OPEN_MARK = ("…", "cyan")
+MARGIN = 11
+"""Where text begins, behind its time and its mark."""
+_NARROWEST = 20
 _CONNECTION_STYLE = {
     Connection.CONNECTED: "green", Connection.RECONNECTING: "yellow", Connection.UNRECOVERABLE: "red",
     Connection.FAILED: "red",
@@ -120,7 +126,7 @@ def _approvals(state: RunState, choice: "Choice | None") -> list[Text]:
 def _asked(approval: Item, *, is_current: bool, many: bool) -> Text:
     text = Text()
     _put(text, f"{'▸' if is_current else ' '} ? {short(approval.get('description', ''), 160)}", style="bold yellow")
-    if approval.get("risk"):
+    if approval.get("risk") not in _NO_RISK:
         _put(text, f"  risk {approval['risk']}", style="dim")
     if approval.get("data") is not None:
         _put(text, f"  {short(approval['data'], 120)}", style="dim")
@@ -141,6 +147,11 @@ def footer(state: RunState, choice: "Choice | None" = None) -> list[Text]:
         lines.append(_line(f"failed: {error.get('code', '')} {short(error.get('message', ''), 200)}", "red"))
     if state.status == "completed" and run.get("output") is not None:
         lines.append(_line(f"output: {short(run['output'], 300)}", "blue"))
+    lines += [
+        _line(_taken_out(mark), "magenta") for mark in state.data["marks"] if mark.get("type") == LogCompacted.TYPE
+    ]
+    if state.is_terminal:  # the same in every client, and in `GET …/snapshot`
+        lines.append(_line(f"state {state.checksum()} through #{state.sequence}", "dim"))
     return lines
 
 
@@ -182,8 +193,8 @@ def _elapsed(item: Item, now: datetime) -> str:
 
 def _draw_preview(text: Text, entry: PreviewEntry) -> None:
     if isinstance(entry.data, str):
-        _put(text, "\n           ")
-        _put(text, entry.data[-2000:].replace("\n", "\n           "), style="italic")
+        _put(text, "\n" + " " * MARGIN)
+        _put(text, entry.data[-2000:].replace("\n", "\n" + " " * MARGIN), style="italic")
         _put(text, "▌", style="cyan")
     elif entry.data is not None:
         _put(text, f"  {short(entry.data)}", style="italic cyan")
@@ -196,7 +207,7 @@ def _draw_message(text: Text, item: Item) -> None:
     content = item.get("content")
     if content is not None:
         written = content if isinstance(content, str) else short(content, 2000)
-        _put(text, written.replace("\n", "\n           "))
+        _put(text, written.replace("\n", "\n" + " " * MARGIN))
 
 
 def _draw_reasoning(text: Text, item: Item) -> None:
@@ -224,7 +235,7 @@ def _draw_tool(text: Text, item: Item) -> None:
 
 def _draw_approval(text: Text, item: Item) -> None:
     _put(text, str(item.get("description", item["id"])), style="bold")
-    if item.get("risk"):
+    if item.get("risk") not in _NO_RISK:
         _put(text, f"  risk {item['risk']}", style="dim")
     if item["status"] != "waiting":
         _put(text, f"  {item['status']} by {item.get('decided_by', '')}")
@@ -253,14 +264,40 @@ _DRAW: dict[str, Callable[[Text, Item], None]] = {
 }  # fmt: skip
 _HIDDEN = frozenset({"turn", "session"})
 _TIMED = frozenset({"tool", "approval", "input", "task"})
+_NO_RISK = (None, "", "unknown")
 FOLD_FROM = 3
 MAX_FOLDED = 500
+
+
+def laid_out(block: Text, console: "Console", width: int) -> list[Text]:
+    """A block as lines of the screen; what does not fit goes on below its text, not below its time."""
+    lines: list[Text] = []
+    for line in block.split("\n", allow_blank=True):
+        head, rest = line[:MARGIN], line[MARGIN:]
+        pieces = rest.wrap(console, max(_NARROWEST, width - MARGIN)) if rest.plain else [rest]
+        lines += [Text.assemble(head if not number else " " * MARGIN, piece) for number, piece in enumerate(pieces)]
+    return lines
+
+
+def _taken_out(mark: Mapping[str, Any]) -> str:
+    """What was archived or erased, and by which policy or for which reason."""
+    facts = f"#{mark.get('from_sequence', '')}–#{mark.get('to_sequence', '')}"
+    if mark.get("reason") != "erasure":
+        return f"archived: {facts} ({short(mark.get('policy', ''), 80)})"
+    erased = mark.get("erased")
+    keys = erased if isinstance(erased, list) else []
+    what = "all content" if ERASED_ALL in keys else short(", ".join(map(str, keys)), 80)
+    return f"erased: {what} of {facts} ({short(mark.get('policy', ''), 80)})"
 
 
 def fact_line(fact: Fact, item: Item | None) -> str:
     """One fact on one line, for where there is no screen to draw on."""
     at = clock(fact.recorded_at or fact.occurred_at)
     about = "" if item is None else Text.assemble("  ", _brief(item)).plain
+    if is_erased(fact):
+        about = "  (erased)"
+    elif fact.type == LogCompacted.TYPE:
+        about = "  " + _taken_out(decode_json(fact.payload))
     return printable(f"{at} #{fact.sequence:<4} {fact.type}{about}")
 
 

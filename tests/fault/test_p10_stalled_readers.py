@@ -14,7 +14,7 @@ from support.edge import FrameParser
 from support.edge_process import EdgeProcess, edge_process
 from support.eventually import eventually
 from support.runs import Story
-from support.view_commits import put
+from support.view_writer import put
 
 STALLED = 1000
 FLOOD_BYTES = 100 * MIB

@@ -26,7 +26,7 @@ def told(name: str, taken_s: list[float]) -> str:
 
 
 async def bare(side: WriteSide) -> tuple[list[float], float]:
-    """A request that another client answers, and a publish that the stream acknowledges: what one takes after the other,
+    """A request that another client answers, and a publish that the stream acknowledges: what one takes after another,
     and how many are done in a second, `AT_ONCE` at once."""
     asking = await side.connections.of("command_gateway")
     answering = await side.connections.of("run_supervisor")

@@ -97,7 +97,7 @@ def deployed(service: str) -> dict[str, Environment]:
     }
 
 
-OBJECT_STORE_USERS = ("retention", "projector", "edge_gateway")
+OBJECT_STORE_USERS = ("retention", "projector", "edge_gateway", "command_gateway")
 EVERYWHERE = [(service, where) for service in SERVICES for where in ("compose", "k8s")]
 
 

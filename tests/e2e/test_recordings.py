@@ -56,6 +56,8 @@ async def test_recordings_come_out_as_they_were_recorded(up: Product) -> None:
             snapshot = await wire.snapshot(run_id)
             assert snapshot["state"] == state, name
             assert snapshot["checksum"] == reducer.checksum(state), name
+            _, watched, _ = await up.cli("watch", run_id)
+            assert f"state {snapshot['checksum']} through #{snapshot['through_sequence']}" in watched, name
 
 
 async def _folded(transport: HttpTransport, run_id: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ What `test_blackbox_reading` says of SSE, said of the other door.
 
 import asyncio
 import base64
+import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest_asyncio
 from websockets.exceptions import InvalidStatus
 
 from runlane.client import HttpTransport, RunReader, RunState, WebSocketTransport
+from support.browser import chromium
 from support.eventually import eventually
 from support.product import Product, Wire, fact, product
 from support.websocket import Note, RpcError, WsClient, ws_client, ws_connect
@@ -254,6 +256,16 @@ async def test_p9_one_tenant_learns_nothing_of_anothers_by_any_verb(up: Product,
             await client.call("auth/renew", token=up.tokens["demo"])
         assert refused.value.code == "forbidden"
 
+    async def audited() -> bool:
+        _, shown, _ = await up.cli("audit", "show", "--tenant", "other", "--json")
+        records = [json.loads(line) for line in shown.splitlines()]
+        found = {(one["action"], one["outcome"]) for one in records if one["target"]["id"] == done}
+        return found >= {
+            ("GET /v1/runs/*/watch", "run_not_found"), ("POST /v1/runs/*/commands", "run_not_found")
+        }  # fmt: skip
+
+    await eventually(audited, within_s=30, every_s=0.5)
+
 
 async def test_a_cursor_of_another_tenants_run_of_the_same_name_is_foreign(up: Product, demo: Wire) -> None:
     run_id = f"run_{uuid.uuid4().hex}"
@@ -328,6 +340,45 @@ async def test_two_watch_and_one_decides_and_the_second_decision_learns_the_firs
 async def _has(client: WsClient, type_: str) -> bool:
     await client.quiet(0.05)
     return any(one["type"] == type_ for one in facts_of(client.notes))
+
+
+# --- a page -------------------------------------------------------------------------------------------------------
+
+IN_A_PAGE = """
+async ([url, token, runId]) => await new Promise((resolve) => {
+  const encoded = btoa(token).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  const socket = new WebSocket(url, ["runlane.v1", "runlane.bearer." + encoded]);
+  const heard = [];
+  const say = (id, method, params) => socket.send(JSON.stringify({jsonrpc: "2.0", id, method, params}));
+  socket.onopen = () => say(1, "initialize", {protocol_version: 1, capabilities: {}});
+  socket.onmessage = ({data}) => {
+    const message = JSON.parse(data);
+    if (message.id === 1) say(2, "run/watch", {run_id: runId, from: "start"});
+    if (message.method === "run/fact") heard.push(message.params.fact.type);
+    if (message.method === "run/end") resolve([socket.protocol, heard]);
+  };
+  socket.onclose = () => resolve(["closed", heard]);
+})
+"""
+
+
+@pytest.mark.browser
+async def test_a_page_of_this_host_follows_a_run_and_a_page_of_another_does_not(up: Product, done: str) -> None:
+    async def elsewhere(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+    asked = [up.url.replace("http", "ws") + "/v1/ws", up.tokens["demo"], done]
+    server = await asyncio.start_server(elsewhere, "127.0.0.1", 0)
+    async with server, chromium() as browser:
+        page = await browser.new_page()
+        await page.goto(up.url)
+        protocol, heard = await page.evaluate(IN_A_PAGE, asked)
+        assert protocol == "runlane.v1"
+        assert heard[2:] == [one["type"] for one in DONE]
+        await page.goto(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        assert await page.evaluate(IN_A_PAGE, asked) == ["closed", []]
 
 
 # --- the SDK and the terminal -------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import random
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.preview_text import PreviewText
-from runlane.redaction_filter.scanner import Scanner
 from support import secrets
 
 SCANNER = Scanner()

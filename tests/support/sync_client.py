@@ -40,14 +40,14 @@ class Twin:
 
 
 TWINS = (
-    Twin("transports.http", "HttpTransport", ("aclose", "get_json"),
+    Twin("transports.http", "HttpTransport", ("aclose", "get_json", "put_content", "get_content"),
          ("start_run", "take_lease", "confirm_lease", "release_lease", "append", "publish_previews", "claim", "submit",
           "find_command", "watch", "re_execute")),
     Twin("reader", "RunReader",
          ("cursor", "pending_cursor", "sequence", "connect", "outcome", "mark_applied", "aclose")),
     Twin("commands", "RunActions",
          ("resolve_approval", "revoke_approval", "cancel", "pause", "resume", "retry_tool", "reconcile_tool", "send",
-          "provide_input", "send_intent", "recover")),
+          "provide_input", "send_intent", "recover", "cancel_run", "reconcile", "settled")),
     Twin("client", "Client",
          ("runs", "state", "connection", "input", "pending", "forget", "follow", "start_run", "actions", "recover",
           "flush"),
@@ -58,11 +58,14 @@ TWINS = (
          ("result", "preview", "complete", "finish", "failed", "outcome_unknown"), ("failed_by",)),
     Twin("writer", "RunWriter",
          ("start", "attach", "lease_ok", "lease_lost", "is_over", "append", "publish_preview", "dropped_previews",
-          "message", "reasoning", "tool", "requested_tool", "complete", "fail", "cancelled"),
+          "message", "reasoning", "tool", "requested_tool", "complete", "fail", "cancelled", "keeps_content",
+          "put_content",
+          "get_content"),
          ("abandon", "masked")),
     Twin("context", "RunContext",
          ("state", "attempt", "cancelled", "lease_ok", "boundary", "messages", "retries", "approval", "ask", "call",
-          "call_again", "checkpoint", "checkpointed", "append", "publish_preview", "message", "reasoning", "tool",
+          "call_again", "put_content", "get_content", "checkpoint", "checkpointed",
+          "append", "publish_preview", "message", "reasoning", "tool",
           "requested_tool"),
          ("waiting_for", "check", "until", "require_finished", "append_at_head")),
     Twin("worker", "Worker", ("stop", "run")),
@@ -72,7 +75,7 @@ _TRANSPORTS = {"WriterTransport", "ReaderTransport", "WorkTransport", "CommandTr
 _CALLBACKS = {"Agent": "RunContext", "Effect": "ToolInProgress", "Reconcile": "RunContext"}
 """Functions of the caller, and what their first argument is."""
 _OWN = {*_NAMES, *_CALLBACKS, "Any", "Callable", "Iterator", "Self"}
-_SKIPPED = {"desk", "factory", "unsettled"}
+_SKIPPED = {"desk", "factory", "unsettled", "state", "latest", "on_change"}
 """Fields of a dataclass that callers of the twin have no use for."""
 
 

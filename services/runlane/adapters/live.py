@@ -90,5 +90,6 @@ async def play_recording(transport: HttpTransport, path: Path, *, started: Start
 async def _say_with_decisions(scribe: Scribe, actions: RunActions, said: list[Statement]) -> None:
     for one in said:
         for decided in await scribe.say([one]):
-            await actions.resolve_approval(decided.approval_id, decided.decision, data=decided.data)
+            said_so = await actions.resolve_approval(decided.approval_id, decided.decision, data=decided.data)
+            await actions.settled(said_so)
             await scribe.decision(decided.approval_id)

@@ -100,7 +100,7 @@ async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:
 
 def _services(common: CommonSettings, access: AccessSettings, state: StateDir, secrets: Secrets) -> list[Service]:
     store, objects = state.read_store_url, state.object_store_url
-    command = CommandGatewaySettings(common=common, access=access)
+    command = CommandGatewaySettings(object_store_url=objects, common=common, access=access)
     edge = EdgeGatewaySettings(
         common=common, access=access, read_store_url=store, object_store_url=objects, command_gateway_url=None,
     )  # fmt: skip

@@ -108,9 +108,11 @@ class CrashDemo:
         return output
 
     async def _approve(self, asked: dict[str, Any]) -> None:
-        outcome = await RunActions(self._transport, self._run_id).resolve_approval(
+        actions = RunActions(self._transport, self._run_id)
+        outcome = await actions.resolve_approval(
             asked["approval_id"], "approved", expected_version=asked["version"], action_digest=asked["action_digest"]
         )
+        outcome = await actions.settled(outcome)
         if not isinstance(outcome, Applied):
             raise Failure(f"the approval was not taken: {outcome}")
 

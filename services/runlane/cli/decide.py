@@ -58,10 +58,12 @@ async def _resolve(link: Link, run: str, approval_id: str | None, decision: str,
             say(f"{run_id} asks: {printable(str(asked.get('description', '')))}")
             if asked.get("data") is not None:
                 say(f"  with {short(asked['data'], 300)}")
-        outcome = await RunActions(transport, run_id).resolve_approval(
+        actions = RunActions(transport, run_id)
+        outcome = await actions.resolve_approval(
             asked["id"], decision, data=data, reason=reason,
             expected_version=asked.get("version"), action_digest=asked.get("action_digest") or None,
         )  # fmt: skip
+        outcome = await actions.settled(outcome)
     return report(link, outcome, f"{asked['id']} {decision}")
 
 

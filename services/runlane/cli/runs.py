@@ -144,13 +144,23 @@ def _cells(run: dict[str, Any], now: datetime) -> "dict[str, Text]":
     status = str(run.get("status", ""))
     return {
         "run": Text(printable(str(run["run_id"]))),
-        "status": Text(status, style=COLORS.get(status, "")),
+        "status": _status(status, run.get("quarantined")),
         "agent": Text(printable(str(run.get("agent") or ""))),
         "facts": Text(str(run.get("through_sequence", ""))),
         "started": Text(_ago(run.get("created_at"), now)),
         "changed": Text(_ago(run.get("updated_at"), now)),
         "worker": Text(printable(str(run.get("worker_id") or ""))),
     }
+
+
+def _status(status: str, quarantined: Any) -> "Text":
+    """How it stands; and that what is shown of it stands still, where a fact of it cannot be folded."""
+    from rich.text import Text  # noqa: PLC0415
+
+    text = Text(status, style=COLORS.get(status, ""))
+    if isinstance(quarantined, dict):
+        text.append(f" (view stopped before #{quarantined.get('sequence', '')})", style="red")
+    return text
 
 
 def _ago(moment: str | None, now: datetime) -> str:

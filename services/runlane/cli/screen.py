@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from runlane.cli.keyboard import Choice, Chosen, keys_of_terminal
-from runlane.cli.timeline import body, footer, header
+from runlane.cli.timeline import body, footer, header, laid_out
 from runlane.client.commands import ActionOutcome, Applied, Declined, Held, Unknown
 from runlane.client.reader import Connection
 from runlane.client.selectors import open_approvals, running_tools
@@ -138,9 +138,9 @@ class Screen:
         top = header(self._state, self._connection, self._reason)
         below = footer(self._state, None if height is None else self._choice)
         blocks = body(self._state, now=now)
+        wrapped = [line for block in blocks for line in laid_out(block, self._console, self._console.width)]
         if height is None:
-            return [top, *blocks, *below]
-        wrapped = [line for block in blocks for line in block.wrap(self._console, self._console.width)]
+            return [top, *wrapped, *below]
         room = max(1, height - 1 - len(below))
         return [top, *wrapped[-room:], *below]
 

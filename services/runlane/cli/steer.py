@@ -19,7 +19,7 @@ async def cancel(link: Link, run: str, reason: str | None) -> int:
     """End RUN at its next safe point; without an owner it ends at once."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.cancel(reason)
+        outcome = await actions.settled(await actions.cancel(reason))
     return report(link, outcome, f"{actions.run_id} is asked to end")
 
 
@@ -30,7 +30,7 @@ async def pause(link: Link, run: str) -> int:
     """Stop RUN at its next safe point, to go on later."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.pause()
+        outcome = await actions.settled(await actions.pause())
     return report(link, outcome, f"{actions.run_id} is asked to pause")
 
 
@@ -41,7 +41,7 @@ async def resume(link: Link, run: str) -> int:
     """Let RUN go on."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.resume()
+        outcome = await actions.settled(await actions.resume())
     return report(link, outcome, f"{actions.run_id} goes on")
 
 
@@ -53,7 +53,7 @@ async def retry(link: Link, run: str, tool_call_id: str) -> int:
     """Try the failed call TOOL_CALL_ID of RUN again, as a new call."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.retry_tool(tool_call_id)
+        outcome = await actions.settled(await actions.retry_tool(tool_call_id))
     return report(link, outcome, f"{tool_call_id} is to be tried again")
 
 
@@ -78,7 +78,7 @@ async def reconcile(
     found = "executed" if executed else "not_executed"
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.reconcile_tool(tool_call_id, found, note, result=_json(result))
+        outcome = await actions.settled(await actions.reconcile_tool(tool_call_id, found, note, result=_json(result)))
     return report(link, outcome, f"{tool_call_id} was {found.replace('_', ' ')}")
 
 
@@ -97,5 +97,5 @@ async def send(link: Link, run: str, text: str) -> int:
     """Say TEXT to RUN; it hears it at its next safe boundary."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
-        outcome = await actions.send(text)
+        outcome = await actions.settled(await actions.send(text))
     return report(link, outcome, "sent")

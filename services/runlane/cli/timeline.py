@@ -17,6 +17,8 @@ from runlane_contracts.envelope import Fact
 from runlane_contracts.reducer import OPEN_ITEM_STATUS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from runlane.cli.keyboard import Choice
 
 MARKS = {
@@ -25,6 +27,9 @@ MARKS = {
     "cancelled": ("–", "dim"), "outcome_unknown": ("?", "magenta"), "waiting": ("?", "yellow"),
 }  # fmt: skip
 OPEN_MARK = ("…", "cyan")
+MARGIN = 11
+"""Where text begins, behind its time and its mark."""
+_NARROWEST = 20
 _CONNECTION_STYLE = {
     Connection.CONNECTED: "green", Connection.RECONNECTING: "yellow", Connection.UNRECOVERABLE: "red",
     Connection.FAILED: "red",
@@ -120,7 +125,7 @@ def _approvals(state: RunState, choice: "Choice | None") -> list[Text]:
 def _asked(approval: Item, *, is_current: bool, many: bool) -> Text:
     text = Text()
     _put(text, f"{'▸' if is_current else ' '} ? {short(approval.get('description', ''), 160)}", style="bold yellow")
-    if approval.get("risk"):
+    if approval.get("risk") not in _NO_RISK:
         _put(text, f"  risk {approval['risk']}", style="dim")
     if approval.get("data") is not None:
         _put(text, f"  {short(approval['data'], 120)}", style="dim")
@@ -141,6 +146,8 @@ def footer(state: RunState, choice: "Choice | None" = None) -> list[Text]:
         lines.append(_line(f"failed: {error.get('code', '')} {short(error.get('message', ''), 200)}", "red"))
     if state.status == "completed" and run.get("output") is not None:
         lines.append(_line(f"output: {short(run['output'], 300)}", "blue"))
+    if state.is_terminal:  # the same in every client, and in `GET …/snapshot`
+        lines.append(_line(f"state {state.checksum()} through #{state.sequence}", "dim"))
     return lines
 
 
@@ -182,8 +189,8 @@ def _elapsed(item: Item, now: datetime) -> str:
 
 def _draw_preview(text: Text, entry: PreviewEntry) -> None:
     if isinstance(entry.data, str):
-        _put(text, "\n           ")
-        _put(text, entry.data[-2000:].replace("\n", "\n           "), style="italic")
+        _put(text, "\n" + " " * MARGIN)
+        _put(text, entry.data[-2000:].replace("\n", "\n" + " " * MARGIN), style="italic")
         _put(text, "▌", style="cyan")
     elif entry.data is not None:
         _put(text, f"  {short(entry.data)}", style="italic cyan")
@@ -196,7 +203,7 @@ def _draw_message(text: Text, item: Item) -> None:
     content = item.get("content")
     if content is not None:
         written = content if isinstance(content, str) else short(content, 2000)
-        _put(text, written.replace("\n", "\n           "))
+        _put(text, written.replace("\n", "\n" + " " * MARGIN))
 
 
 def _draw_reasoning(text: Text, item: Item) -> None:
@@ -224,7 +231,7 @@ def _draw_tool(text: Text, item: Item) -> None:
 
 def _draw_approval(text: Text, item: Item) -> None:
     _put(text, str(item.get("description", item["id"])), style="bold")
-    if item.get("risk"):
+    if item.get("risk") not in _NO_RISK:
         _put(text, f"  risk {item['risk']}", style="dim")
     if item["status"] != "waiting":
         _put(text, f"  {item['status']} by {item.get('decided_by', '')}")
@@ -253,8 +260,19 @@ _DRAW: dict[str, Callable[[Text, Item], None]] = {
 }  # fmt: skip
 _HIDDEN = frozenset({"turn", "session"})
 _TIMED = frozenset({"tool", "approval", "input", "task"})
+_NO_RISK = (None, "", "unknown")
 FOLD_FROM = 3
 MAX_FOLDED = 500
+
+
+def laid_out(block: Text, console: "Console", width: int) -> list[Text]:
+    """A block as lines of the screen; what does not fit goes on below its text, not below its time."""
+    lines: list[Text] = []
+    for line in block.split("\n", allow_blank=True):
+        head, rest = line[:MARGIN], line[MARGIN:]
+        pieces = rest.wrap(console, max(_NARROWEST, width - MARGIN)) if rest.plain else [rest]
+        lines += [Text.assemble(head if not number else " " * MARGIN, piece) for number, piece in enumerate(pieces)]
+    return lines
 
 
 def fact_line(fact: Fact, item: Item | None) -> str:

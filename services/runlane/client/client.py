@@ -212,7 +212,7 @@ class Client:
         """What people do to the run; what is sent through it is in the checkpoint until it is settled."""
         run = self._known(run_id)
         if run.actions is None:
-            run.actions = RunActions(self._transport, run_id, desk=self)
+            run.actions = RunActions(self._transport, run_id, desk=self, state=run.state)
         return run.actions
 
     async def recover(self) -> dict[str, ActionOutcome]:

@@ -326,6 +326,20 @@ class RunContext:
         await self._go_on()
         return answer
 
+    async def put_content(
+        self, data: bytes, media_type: str = "application/octet-stream", *, restricted: bool = False
+    ) -> events.ContentRef:
+        """Keep content that is too large for a fact: what an artifact or a call states as its `content_ref`.
+
+        Kept again after a restart it has the same address. Large results of `call` are kept by themselves. Raises as
+        `RunWriter.put_content`.
+        """
+        return await self.writer.put_content(data, media_type, restricted=restricted)
+
+    async def get_content(self, ref: events.ContentRef) -> bytes:
+        """Content of this run as it came. Raises as `RunWriter.get_content`."""
+        return await self.writer.get_content(ref)
+
     async def checkpoint(self, state: Any) -> None:
         """Keep `state`: a later attempt finds it in `checkpointed`, and may go on from there. At most 64 KiB."""
         if self._journal.reach_checkpoint():

@@ -24,6 +24,7 @@ from runlane_contracts.canonical import action_digest
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.commands import derived_id
 from runlane_contracts.events import Problem
+from runlane_contracts.lifecycle import MAX_INLINE_BYTES
 
 if TYPE_CHECKING:
     from runlane.client.context import RunContext
@@ -56,6 +57,9 @@ class UnknownCall:
     name: str
     arguments: Any
 
+
+LARGE_RESULT_TYPE = "application/vnd.runlane.result+json"
+"""The media type of a result that was too large to stand in its fact."""
 
 Reconcile = Callable[["RunContext", UnknownCall], Awaitable[Executed | NotExecuted | None]]
 """Finds out what became of a call. None: it cannot be told from here, a person has to say."""
@@ -97,7 +101,7 @@ class Calls:
             match _standing(known, request):
                 case "completed":
                     self._journal.answered(known or {})
-                    return _result_of(known or {})
+                    return await self._result_of(known or {})
                 case "failed":
                     self._journal.answered(known or {})
                     raise _failure_of(known or {})
@@ -130,11 +134,15 @@ class Calls:
         await self._context.until(lambda: self._status(request) == "outcome_unknown")
         return None
 
-    @staticmethod
-    async def _finish(call: ToolInProgress, result: Any) -> Any:
+    async def _finish(self, call: ToolInProgress, result: Any) -> Any:
         try:
+            body = b"" if result is None else encode(result)
+            if len(body) > MAX_INLINE_BYTES and self._context.writer.keeps_content:
+                call.complete(content_ref=await self._context.writer.put_content(body, LARGE_RESULT_TYPE))
+                await call.finish()
+                return decode_json(body)
             if result is not None:
-                call.complete(_as_json(result))
+                call.complete(decode_json(body))
             await call.finish()
         except (TypeError, ValueError, msgspec.MsgspecError, RequestRefused) as exc:
             if isinstance(exc, RequestRefused) and exc.code not in {"invalid_request", "payload_too_large"}:
@@ -143,6 +151,18 @@ class Calls:
             await call.failed("result_unfit", message)
             raise ToolCallFailed("result_unfit", message) from exc
         return call.result
+
+    async def _result_of(self, item: Item) -> Any:
+        """What the call gave; a large result is fetched from where it lies, what an agent put there itself is not."""
+        if item.get("content_ref") is None:
+            return item.get("result")
+        ref = msgspec.convert(item["content_ref"], events.ContentRef)
+        if ref.media_type != LARGE_RESULT_TYPE:
+            return ref
+        try:
+            return decode_json(await self._context.writer.get_content(ref))
+        except RequestRefused as exc:
+            raise ToolCallFailed("result_gone", f"its result cannot be had any more: {exc}") from exc
 
     async def _find_out(self, request: events.ToolRequested) -> None:
         """Until it is known whether the call took effect: the worker can tell, or a person will."""
@@ -228,11 +248,6 @@ def _unknown(request: events.ToolRequested) -> events.ToolOutcomeUnknown:
     return events.ToolOutcomeUnknown(
         tool_call_id=request.tool_call_id, operation_id=request.operation_id or request.tool_call_id
     )
-
-
-def _result_of(item: Item) -> Any:
-    reference = item.get("content_ref")
-    return msgspec.convert(reference, events.ContentRef) if reference is not None else item.get("result")
 
 
 def _failure_of(item: Item) -> ToolCallFailed:

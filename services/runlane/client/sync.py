@@ -51,7 +51,7 @@ from runlane.client.worker import CLAIM_WAIT_S
 from runlane.client.writer import DEFAULT_TTL_S, RETRY, FactLike
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events
-from runlane_contracts.events import Limits
+from runlane_contracts.events import ContentRef, Limits
 from runlane_contracts.previews import Operation
 from runlane_contracts.resume import From
 
@@ -85,6 +85,16 @@ class HttpTransport(BlockingContext[_http.HttpTransport]):
     def get_json(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """One read of the HTTP API, as plain JSON; parameters that are None are left out."""
         return wait_for(self.of.get_json(path, params))
+
+    def put_content(
+        self, data: bytes, *, media_type: str, run_id: str | None = None, classification: str | None = None
+    ) -> ContentRef:
+        """Keep content that is too large for a fact; what a fact states as its `content_ref`."""
+        return wait_for(self.of.put_content(data, media_type=media_type, run_id=run_id, classification=classification))
+
+    def get_content(self, uri: str, *, raw: bool = False) -> bytes:
+        """What people may see of some content; `raw`: as it came, which takes the right to produce."""
+        return wait_for(self.of.get_content(uri, raw=raw))
 
 
 class RunReader(BlockingIterator[_reader.RunReader, Item]):
@@ -164,8 +174,12 @@ class RunReader(BlockingIterator[_reader.RunReader, Item]):
 class RunActions(Blocking[_commands.RunActions]):
     """What people do to one run. Each method sends one intent and says what became of it.
 
-    A transient failure is sent again under the same key until `give_up_after_s`; then the outcome is `Unknown`
-    and the intent stays in `unsettled`.
+    Where the server says that it cannot just now, and where nothing left, the intent is sent again under its key until
+    `give_up_after_s`. A lost answer is `Unknown` at once; the intent stays in `unsettled` until `recover`.
+
+    With `state`, what can have no effect any more is declined here, without asking: `Declined.sent` is False. About one
+    approval, call or input, one command is on its way at a time; the next is declined as `in_progress`. `latest` says
+    how the last command of each action stands, by `(action, entity)`; `on_change` is told each time.
     """
 
     def __init__(
@@ -228,12 +242,24 @@ class RunActions(Blocking[_commands.RunActions]):
         return wait_for(self.of.provide_input(input_id, value))
 
     def send_intent(self, intent: Intent) -> ActionOutcome:
-        """Send one intent, again while that may help, always under its own key."""
+        """Send one intent, unless it is known already that it can have no effect."""
         return wait_for(self.of.send_intent(intent))
 
     def recover(self) -> dict[str, ActionOutcome]:
         """Settle what is unknown or held, by key. What the server does not know is sent again under its key."""
         return wait_for(self.of.recover())
+
+    def cancel_run(self, reason: str | None = None) -> ActionOutcome:
+        """`cancel`, by the name of what it ends."""
+        return wait_for(self.of.cancel_run(reason))
+
+    def reconcile(self, tool_call_id: str, outcome: str, note: str, *, result: Any = None) -> ActionOutcome:
+        """`reconcile_tool`, by the name of the verb."""
+        return wait_for(self.of.reconcile(tool_call_id, outcome, note, result=result))
+
+    def settled(self, outcome: ActionOutcome) -> ActionOutcome:
+        """For who wants to wait: `recover` until this one is known, for `give_up_after_s` at most."""
+        return wait_for(self.of.settled(outcome))
 
 
 class Client(BlockingContext[_client.Client]):
@@ -579,6 +605,29 @@ class RunWriter(BlockingContext[_writer.RunWriter]):
         """End the run as cancelled, at a safe point after `run.cancel_requested`."""
         return wait_for(self.of.cancelled(reason))
 
+    @property
+    def keeps_content(self) -> bool:
+        """Whether content too large for a fact can be kept over this transport."""
+        return self.of.keeps_content
+
+    def put_content(
+        self, data: bytes, media_type: str = "application/octet-stream", *, restricted: bool = False
+    ) -> ContentRef:
+        """Keep content that is too large for a fact, and what the fact states as its `content_ref`.
+
+        What people may see of it is decided when it is kept: all, a copy without the secrets, or nothing; nothing if it
+        is `restricted`.
+
+        Raises:
+            RequestRefused: `payload_too_large`, `run_terminal`; `invalid_request` over a transport that keeps none.
+            Unreachable: nobody answered for as long as the retry policy allows.
+        """
+        return wait_for(self.of.put_content(data, media_type, restricted=restricted))
+
+    def get_content(self, ref: ContentRef) -> bytes:
+        """Content of this run as it came. Raises as `put_content`, `not_found`; ContractViolation: it was changed."""
+        return wait_for(self.of.get_content(ref))
+
 
 class RunContext(Blocking[_context.RunContext]):
     """One run, in the hands of one agent.
@@ -722,6 +771,20 @@ class RunContext(Blocking[_context.RunContext]):
     def call_again(self, request: events.ToolRequested, effect: Effect) -> Any:
         """Run a call that stands in the log as requested (see `retries`); as `call`."""
         return wait_for(self.of.call_again(request, in_thread(effect, ToolInProgress)))
+
+    def put_content(
+        self, data: bytes, media_type: str = "application/octet-stream", *, restricted: bool = False
+    ) -> events.ContentRef:
+        """Keep content that is too large for a fact: what an artifact or a call states as its `content_ref`.
+
+        Kept again after a restart it has the same address. Large results of `call` are kept by themselves. Raises as
+        `RunWriter.put_content`.
+        """
+        return wait_for(self.of.put_content(data, media_type, restricted=restricted))
+
+    def get_content(self, ref: events.ContentRef) -> bytes:
+        """Content of this run as it came. Raises as `RunWriter.get_content`."""
+        return wait_for(self.of.get_content(ref))
 
     def checkpoint(self, state: Any) -> None:
         """Keep `state`: a later attempt finds it in `checkpointed`, and may go on from there. At most 64 KiB."""

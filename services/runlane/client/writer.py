@@ -11,6 +11,7 @@ Two lanes, two verbs: what `append` returned is durable; what `publish_preview` 
 """
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -23,16 +24,16 @@ from msgspec import Raw
 from runlane.client.active_span import active_traceparent
 from runlane.client.backoff import Backoff, BackoffPolicy
 from runlane.client.commit_queue import CommitQueue
-from runlane.client.errors import LeaseLost, ProblemBody, RequestRefused, Unreachable
+from runlane.client.errors import ContractViolation, LeaseLost, ProblemBody, RequestRefused, Unreachable
 from runlane.client.items import MessageInProgress, ReasoningInProgress, ToolInProgress
 from runlane.client.lease_keeper import LeaseKeeper
 from runlane.client.preview_outbox import PreviewOutbox
 from runlane.client.redact import Redactor, TextStream, TokenRedactor, masked_payload
-from runlane.client.transports.ports import NewRun, StartedRun, WriterTransport, Written
+from runlane.client.transports.ports import ContentTransport, NewRun, StartedRun, WriterTransport, Written
 from runlane.kernel.clock import NewId, Now, new_id, utc_now
 from runlane_contracts import events, lifecycle
 from runlane_contracts.codec import decode_json, encode, timestamp
-from runlane_contracts.events import Limits, Payload, Problem
+from runlane_contracts.events import ContentRef, Limits, Payload, Problem
 from runlane_contracts.lifecycle import FactDraft
 from runlane_contracts.previews import Operation, Preview, PreviewSubject
 
@@ -320,6 +321,47 @@ class RunWriter:
                 self._lease.lose(str(refused))
                 raise LeaseLost(str(refused)) from refused
             raise
+
+    # -- content ------------------------------------------------------------------------------------------
+
+    @property
+    def keeps_content(self) -> bool:
+        """Whether content too large for a fact can be kept over this transport."""
+        return isinstance(self._transport, ContentTransport)
+
+    async def put_content(
+        self, data: bytes, media_type: str = "application/octet-stream", *, restricted: bool = False
+    ) -> ContentRef:
+        """Keep content that is too large for a fact, and what the fact states as its `content_ref`.
+
+        What people may see of it is decided when it is kept: all, a copy without the secrets, or nothing; nothing if it
+        is `restricted`.
+
+        Raises:
+            RequestRefused: `payload_too_large`, `run_terminal`; `invalid_request` over a transport that keeps none.
+            Unreachable: nobody answered for as long as the retry policy allows.
+        """
+        kept = self._content()
+        return await self._persist(
+            lambda: kept.put_content(
+                data, media_type=media_type, run_id=self.run_id, classification="restricted" if restricted else None
+            )
+        )
+
+    async def get_content(self, ref: ContentRef) -> bytes:
+        """Content of this run as it came. Raises as `put_content`, `not_found`; ContractViolation: it was changed."""
+        kept = self._content()
+        data = await self._persist(lambda: kept.get_content(ref.uri, raw=True))
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise ContractViolation("content is not what its fact says")
+        return data
+
+    def _content(self) -> ContentTransport:
+        if not isinstance(self._transport, ContentTransport):
+            raise RequestRefused(
+                ProblemBody(code="invalid_request", detail="this transport keeps no content", status=400)
+            )
+        return self._transport
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Try again what may be tried again, within the budget."""

@@ -9,6 +9,7 @@ from starlette.routing import Route
 from runlane.command_gateway.admission import Admission, watch_fullness, watch_waiting
 from runlane.command_gateway.claims import ClaimsDesk
 from runlane.command_gateway.commands import CommandsDesk
+from runlane.command_gateway.content import ContentDesk
 from runlane.command_gateway.door import Door
 from runlane.command_gateway.events import EventsDesk
 from runlane.command_gateway.intake import Intake
@@ -42,6 +43,8 @@ from runlane.kernel.run_log import RunLogs
 from runlane.kernel.seats import Seats
 from runlane.kernel.tenants import TenantBook
 from runlane.kernel.work import WorkBoard
+from runlane.object_store.content import Contents
+from runlane.object_store.store import Objects
 from runlane_contracts.cursor import CursorKeys
 from runlane_contracts.streams import Layout
 
@@ -166,6 +169,13 @@ class _Gateway:
             now=utc_now,
             max_body_bytes=settings.max_previews_bytes,
         )
+        content = ContentDesk(
+            self._door,
+            contents=Contents(Objects.at(settings.object_store_url)),
+            quota=Quota(rate_per_s=settings.content_bytes_per_s, burst=settings.content_burst_bytes),
+            now=utc_now,
+            max_bytes=settings.max_content_bytes,
+        )
         board = WorkBoard(self._connection, self._direct, self._layout)
         claims = ClaimsDesk(
             self._door,
@@ -182,6 +192,7 @@ class _Gateway:
             Route("/v1/runs/{run_id}/lease", leases.delete, methods=["DELETE"]),
             Route("/v1/runs/{run_id}/events", events.post, methods=["POST"]),
             Route("/v1/runs/{run_id}/previews", previews.post, methods=["POST"]),
+            Route("/v1/content", content.post, methods=["POST"]),
             Route("/v1/pools/{pool}/claim", claims.post, methods=["POST"]),
         ]
 

@@ -1,6 +1,6 @@
 """The command gateway's knobs. From `RUNLANE_COMMAND_GATEWAY_…` variables."""
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane.hosting.settings import AccessSettings, CommonSettings
@@ -10,7 +10,9 @@ from runlane_contracts.streams import MAX_COMMIT_BYTES, MIB
 class CommandGatewaySettings(BaseSettings):
     """Frozen; the unit is in the name."""
 
-    model_config = SettingsConfigDict(env_prefix="RUNLANE_COMMAND_GATEWAY_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="RUNLANE_COMMAND_GATEWAY_", frozen=True, extra="ignore", populate_by_name=True
+    )
 
     common: CommonSettings = Field(default_factory=CommonSettings, description="What all services share.")
     access: AccessSettings = Field(default_factory=AccessSettings, description="Whose keys are let in.")
@@ -25,6 +27,21 @@ class CommandGatewaySettings(BaseSettings):
         default=MIB, ge=1024, le=MAX_COMMIT_BYTES, description="Largest body of a start or a command."
     )
     max_previews_bytes: int = Field(default=MIB, ge=1024, description="Largest body of a previews request.")
+
+    object_store_url: str = Field(
+        default=".runlane/objects",
+        validation_alias=AliasChoices(
+            "RUNLANE_COMMAND_GATEWAY_OBJECT_STORE_URL", "RUNLANE_OBJECT_STORE_URL", "object_store_url"
+        ),
+        description="Where content goes: a folder, or a URL such as s3://bucket/prefix.",
+    )
+    max_content_bytes: int = Field(
+        default=64 * MIB, ge=1024, description="Largest content of a producer; larger is `payload_too_large`."
+    )
+    content_bytes_per_s: float = Field(
+        default=16.0 * MIB, gt=0, description="Content bytes a tenant may send a second."
+    )
+    content_burst_bytes: float = Field(default=256.0 * MIB, gt=0, description="Content bytes it may send at once.")
 
     start_wait_s: float = Field(
         default=5.0, ge=0, le=60, description="How long a start waits for `run.created` when the client says nothing."

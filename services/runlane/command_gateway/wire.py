@@ -159,6 +159,16 @@ class PreviewsTaken(Struct, frozen=True, kw_only=True):
     accepted: int
 
 
+class ContentTaken(Struct, frozen=True, kw_only=True):
+    """Where content lies: what a fact states as its `content_ref`. `ref` is the last part of `uri`."""
+
+    uri: str
+    ref: str
+    sha256: str
+    size: int
+    media_type: str
+
+
 class ClaimBody(Struct, frozen=True, kw_only=True):
     """`POST /v1/pools/{pool}/claim`."""
 

@@ -22,6 +22,7 @@ from runlane.edge_gateway import openapi
 from runlane.edge_gateway.archived_view import ArchivedView
 from runlane.edge_gateway.broker_view import BrokerView
 from runlane.edge_gateway.console_files import ConsoleFiles
+from runlane.edge_gateway.content import ContentReads
 from runlane.edge_gateway.crowd import Crowd
 from runlane.edge_gateway.event_reads import EventReads
 from runlane.edge_gateway.forward import Forwarder
@@ -62,6 +63,7 @@ from runlane.kernel.direct import DirectReader
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.kernel.pulse import Pulse
 from runlane.object_store.archives import Archives
+from runlane.object_store.content import Contents
 from runlane.object_store.store import Objects
 from runlane.read_store import ReadStore
 from runlane_contracts.problems import Code
@@ -230,8 +232,10 @@ def _doors(parts: _Parts) -> tuple[ASGIApp, list[Route]]:
         on_refusal=parts.on_refusal,
     )
     rows = TimelineReads(authorizer=authorizer, presence=presence, timelines=Timelines(view), keys=keys)
+    content = ContentReads(authorizer=authorizer, contents=Contents(Objects.at(settings.object_store_url)))
     routes = [
-        *reads.routes(), *pages.routes(), *rows.routes(), *ConsoleFiles().routes(), Route(SOCKET_PATH, upgrade_needed)
+        *reads.routes(), *content.routes(), *pages.routes(), *rows.routes(), *ConsoleFiles().routes(),
+        Route(SOCKET_PATH, upgrade_needed),
     ]  # fmt: skip
     return WatchEndpoint(authorizer, presence, parts.watches, parts.on_refusal), routes
 

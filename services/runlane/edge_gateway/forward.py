@@ -1,6 +1,7 @@
 """Hands what belongs to the command gateway on to it, when that is a process of its own."""
 
 import re
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,8 @@ TIMEOUT_S = 75.0
 """Above the longest that the command gateway lets a client wait."""
 CONNECT_TIMEOUT_S = 2.0
 _ID = r"[^/]+"
+_CONTENT = "/v1/content"
+"""Its body is handed on as it comes: the command gateway bounds it."""
 _ROUTES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(r"/v1/runs"), frozenset({"POST"})),
     (re.compile(rf"/v1/runs/{_ID}/re-execute"), frozenset({"POST"})),
@@ -26,6 +29,7 @@ _ROUTES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(rf"/v1/runs/{_ID}/events"), frozenset({"POST"})),
     (re.compile(rf"/v1/runs/{_ID}/previews"), frozenset({"POST"})),
     (re.compile(rf"/v1/pools/{_ID}/claim"), frozenset({"POST"})),
+    (re.compile(_CONTENT), frozenset({"POST"})),
 )
 _FORWARDED = ("authorization", "content-type", "accept", "idempotency-key", "prefer", "traceparent", "tracestate")
 _RETURNED = ("content-type", "retry-after", "preference-applied", "location", "www-authenticate", "cache-control")
@@ -73,8 +77,12 @@ class Forwarder:
             raise ProblemError(Code.NOT_FOUND)
         if request.method not in allowed:
             return method_not_allowed(allowed)
-        body = await read_body(request, max_bytes=self._max_body_bytes)
+        body: bytes | AsyncIterator[bytes] = request.stream()
+        if request.scope["path"] != _CONTENT:
+            body = await read_body(request, max_bytes=self._max_body_bytes)
         headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
+        if request.scope["path"] == _CONTENT and "content-length" in request.headers:
+            headers["content-length"] = request.headers["content-length"]
         target = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
         try:

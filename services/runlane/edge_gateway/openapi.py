@@ -345,11 +345,22 @@ def _producers() -> Json:
 
 def _service() -> Json:
     content = _get(
-        "Vaulted or large content, authorized again.", _path("ref"), ok={"description": "The content."},
-        codes=(*_ACCESS, Code.NOT_FOUND),
+        "Large content as people may see it, authorized again.", _path("ref"),
+        _query("raw", {"type": "boolean"}, "As it came; takes the right to produce."),
+        ok={"description": "The content; 206 for one range of it."}, codes=(*_ACCESS, Code.NOT_FOUND),
     )  # fmt: skip
+    keep = _write(
+        "Keep content that is too large for a fact.",
+        _query("run_id", _TEXT, "Whose it is; it goes when the run is erased."),
+        _query("classification", _TEXT, "Restricted content is shown to nobody without the right to produce."),
+        _query("sha256", _TEXT, "Refused if another arrives."),
+        ok={201: {"description": "`{uri, ref, sha256, size, media_type}`: what a fact states as its `content_ref`."}},
+        body={},
+    )  # fmt: skip
+    keep["requestBody"] = {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
     open_to_all = {"security": [], "responses": {"200": {"description": "Yes."}}}
     return {
+        "/v1/content": {"post": keep},
         "/v1/content/{ref}": {"get": content},
         "/healthz": {"get": {"summary": "Is it alive?", **open_to_all}},
         "/readyz": {

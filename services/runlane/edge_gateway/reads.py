@@ -60,7 +60,6 @@ class Reads:
             Route("/v1/runs/{run_id}", self.run),
             Route("/v1/runs/{run_id}/snapshot", self.snapshot),
             Route("/v1/approvals", self.list_approvals),
-            Route("/v1/content/{ref:path}", self.content),
         ]
 
     # --- lists --------------------------------------------------------------------------------------------
@@ -124,11 +123,6 @@ class Reads:
             encoded = encoded_snapshot(run, await self._state(run, head.sequence))
         body = encoded.with_cursor(self._frames(run).cursor(encoded.position))
         return Response(body, media_type="application/json")
-
-    async def content(self, request: Request) -> Response:
-        """`GET /v1/content/{ref}`: nothing is kept beside the log here."""
-        await require(request, self._authorizer, Right.VIEW)
-        raise ProblemError(Code.NOT_FOUND, "no such content")
 
     # --- parts --------------------------------------------------------------------------------------------
 

@@ -225,7 +225,7 @@ def _algorithms_of(entry: dict[str, Any], allowed: Sequence[str]) -> list[str]:
     return [
         name
         for name in allowed
-        if name in fitting and said in {None, name} and (name not in _CURVES or _CURVES[name] == curve)
+        if name in fitting and (said is None or said == name) and (name not in _CURVES or _CURVES[name] == curve)
     ]
 
 

@@ -39,7 +39,7 @@ class WatchedFile(Generic[T]):
         self._content = path.read_bytes()
         try:
             self._value = decode(self._content)
-        except (ValueError, MsgspecError) as exc:
+        except (ValueError, MsgspecError, RecursionError) as exc:
             raise ValueError(f"{path}: {exc}") from exc
         self._complaint = ""
 
@@ -55,7 +55,7 @@ class WatchedFile(Generic[T]):
             self._looked_at = now
             try:
                 self._read_again(now)
-            except (OSError, ValueError, MsgspecError) as exc:
+            except (OSError, ValueError, MsgspecError, RecursionError) as exc:
                 self._complain(str(exc))
         return self._value
 

@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -118,6 +119,7 @@ def _consumers(
 
 def _report(projector: Projector) -> None:
     observe(Metric.FACTS, lambda: [(projector.facts, {Attribute.SERVICE: NAME})], rises=True)
+    observe(Metric.QUARANTINED, lambda: [(projector.quarantined, {Attribute.SERVICE: NAME})], rises=True)
 
 
 async def _health(projector: Projector, consumers: Sequence[BatchConsumer]) -> Health:
@@ -126,7 +128,22 @@ async def _health(projector: Projector, consumers: Sequence[BatchConsumer]) -> H
     except KernelError as exc:
         return Health(ready=False, detail={"error": str(exc)})
     trouble = {one.spec.durable: one.stats.trouble for one in consumers if one.stats.trouble}
+    trouble |= _for_a_person(detail)
     return Health(ready=True, detail={**detail, "trouble": trouble} if trouble else detail)
+
+
+def _for_a_person(detail: Mapping[str, Any]) -> dict[str, str]:
+    """What goes on by itself and should be looked at all the same."""
+    found: dict[str, str] = {}
+    if detail["quarantined_runs"]:
+        found["views"] = (
+            f"{detail['quarantined_runs']} runs stand still at a fact that cannot be folded (the log names them); "
+            "mend the fold, then: runlane rebuild"
+        )
+    rebuilt = detail.get("last_rebuild")
+    if rebuilt is not None and rebuilt["reason"]:
+        found["rebuild"] = f"generation {rebuilt['generation']}: {rebuilt['reason']}"
+    return found
 
 
 async def _rebuild(projector: Projector, body: bytes) -> bytes:

@@ -50,6 +50,7 @@ class Projector:
         self._takeover_after_s = takeover_after_s
         self._keep_replaced_s = keep_replaced_s
         self._folders: dict[str, Folder] = {}
+        self._quarantined_before = 0
         self._locks = {stream: asyncio.Lock() for stream in views}
         self._rebuilding = asyncio.Lock()
         self.facts = 0
@@ -72,6 +73,7 @@ class Projector:
         for _ in range(_ATTEMPTS):
             try:
                 async with self._locks[stream]:
+                    self._forget(stream)
                     folder = self._folders[stream] = await self._open(stream)
                     # A stream that lost its tail gets the same messages again; until then there is nothing after it.
                     return min(folder.stream_seq, state.last_seq)
@@ -91,10 +93,11 @@ class Projector:
         _log.warning("%s: reading again what was acknowledged and is not stored", stream)
         try:
             async with self._locks[stream]:
+                self._forget(stream)
                 folder = self._folders[stream] = await self._open(stream)
                 self.facts += await folder.catch_up(acknowledged)
         except (Conflict, Outdated) as exc:
-            self._folders.pop(stream, None)
+            self._forget(stream)
             raise Retryable(str(exc)) from exc
 
     async def handle(self, stream: str, messages: Sequence[ViewMessage]) -> None:
@@ -112,7 +115,7 @@ class Projector:
                 await self._rebuild_if_outdated(stream)
             except Conflict as exc:
                 _log.info("%s: %s, going on from what is stored", stream, exc)
-                self._folders.pop(stream, None)
+                self._forget(stream)
         raise Retryable(f"{stream}: other writers are folding it", retry_after_s=1.0)
 
     async def _fold(self, stream: str, messages: Sequence[ViewMessage]) -> None:
@@ -127,7 +130,7 @@ class Projector:
     async def _check_epoch(self, stream: str, folder: Folder) -> None:
         state = await self._views[stream].state()
         if state.epoch != folder.epoch:
-            del self._folders[stream]
+            self._forget(stream)
             raise Outdated("the stream was made anew")
 
     async def _open(self, stream: str) -> Folder:
@@ -139,6 +142,17 @@ class Projector:
             view=view, store=self._store, progress=progress, epoch=state.epoch, cache=self._new_cache(),
             bases=self._bases,
         )  # fmt: skip
+
+    @property
+    def quarantined(self) -> int:
+        """How many runs were found that cannot be folded on, since the start."""
+        return self._quarantined_before + sum(one.quarantined for one in self._folders.values())
+
+    def _forget(self, stream: str) -> None:
+        """Let a stream be opened anew."""
+        folder = self._folders.pop(stream, None)
+        if folder is not None:
+            self._quarantined_before += folder.quarantined
 
     def _new_cache(self) -> FoldCache:
         share = len(self._views)

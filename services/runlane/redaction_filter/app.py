@@ -25,12 +25,12 @@ from runlane.kernel.kv import Bucket
 from runlane.kernel.lease import Lease
 from runlane.kernel.preview_bus import PreviewInbox
 from runlane.kernel.publisher import WindowedPublisher
+from runlane.masking.masker import Masker
+from runlane.masking.rules import RULES_VERSION
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.filter import Broker, LogFilter
 from runlane.redaction_filter.first_previews import FirstPreviews
-from runlane.redaction_filter.masking import Masker
 from runlane.redaction_filter.previews import LeaseEpochs, PreviewFilter, PreviewMasker
-from runlane.redaction_filter.rules import RULES_VERSION
-from runlane.redaction_filter.scanner import Scanner
 from runlane.redaction_filter.settings import RedactionFilterSettings
 from runlane.redaction_filter.signal_output import SignalOutput
 from runlane_contracts.subjects import RunAddress

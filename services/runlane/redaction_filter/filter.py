@@ -23,8 +23,8 @@ from runlane.kernel.dead_letter import DeadLetters
 from runlane.kernel.delivery import Delivery
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.errors import Conflict, KernelError, Retryable
+from runlane.masking.masker import Masker
 from runlane.redaction_filter.derive import NOBODY, Derived, Deriver, LogMessage, Out
-from runlane.redaction_filter.masking import Masker
 from runlane.redaction_filter.previews import LeaseEpochs
 from runlane.redaction_filter.progress import End, LogReplaced, Outputs, Reached
 from runlane.redaction_filter.signal_output import SignalOutput

@@ -7,8 +7,8 @@ last stays in view of the rules, so a secret is found although its opening is ou
 
 import re
 
-from runlane.redaction_filter.rules import MAX_OPENING_BYTES, Rule
-from runlane.redaction_filter.scanner import Scanner, Span, merged
+from runlane.masking.rules import MAX_OPENING_BYTES, Rule
+from runlane.masking.scanner import Scanner, Span, merged
 
 MAX_BUFFER_BYTES = 16 * 1024
 """Of one preview: what is held, and what was shown last. A secret longer than that ends the preview's text."""

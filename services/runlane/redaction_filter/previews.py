@@ -19,9 +19,9 @@ from msgspec import UNSET
 
 from runlane.kernel.errors import KernelError
 from runlane.kernel.preview_bus import PreviewInbox
-from runlane.redaction_filter.masking import masked_id, walk_value
+from runlane.masking.masker import masked_id, walk_value
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.preview_text import PreviewText
-from runlane.redaction_filter.scanner import Scanner
 from runlane_contracts.codec import decode_preview_batch, encode
 from runlane_contracts.ids import is_id, is_tenant
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch

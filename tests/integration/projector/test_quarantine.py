@@ -67,6 +67,7 @@ async def test_the_run_stands_still_before_the_commit_and_the_others_go_on(
     assert reducer.checksum((await loaded(store, RunAddress("acme", "run_2"))).state) == replayed(other.facts, "run_2")
     assert (await store.progress(PROJECTION, STREAM)).position.stream_seq == len(messages)
     assert (await projector.detail())["quarantined_runs"] == 1
+    assert projector.quarantined == 1
 
 
 @pytest.mark.usefixtures("broken")

@@ -222,7 +222,9 @@ def test_replay_shows_the_whole_record(site: Site):
     run_id = site.add(a_short_run())
     facts = site.json("replay", run_id)
     assert [fact["sequence"] for fact in facts] == list(range(1, 13))
-    assert len(site.call("replay", run_id).stdout.splitlines()) == 13
+    lines = site.call("replay", run_id).stdout.splitlines()
+    assert len(lines) == 14
+    assert lines[-1].startswith("state sha256:")
 
 
 def test_replay_shows_how_a_run_stood_at_a_sequence(site: Site):

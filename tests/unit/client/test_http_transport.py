@@ -119,7 +119,7 @@ async def test_commands_are_sent_once_and_found_again(lane: MemoryLane, transpor
     await transport.start_run(NewRun(agent="a", run_id="run_1", idempotency_key="k"))
     actions = RunActions(transport, "run_1")
     lane.lose_answers.append("submit")
-    assert isinstance(await actions.send("hello"), Applied)
+    assert isinstance(await actions.settled(await actions.send("hello")), Applied)
     assert lane.types("run_1").count("message.completed") == 1
     assert await transport.find_command("unknown") is None
 

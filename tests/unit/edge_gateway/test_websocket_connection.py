@@ -2,23 +2,25 @@
 
 import asyncio
 import base64
+import random
 import socket
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from runlane.edge_gateway.memory_view import MemoryView
 from runlane.hosting.authorizer import Principal, Right
 from runlane_contracts import events
-from runlane_contracts.codec import decode_json
+from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress
 from support.eventually import eventually
 from support.runs import Story
-from support.websocket import KEY, QUICK, RpcError, door
+from support.websocket import KEY, QUICK, RpcError, WsClient, door
 
 RUN = RunAddress("acme", "run_1")
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -266,6 +268,111 @@ async def test_more_requests_than_may_be_outstanding_are_refused_and_acknowledge
         assert (await client.answer("c0"))["status"] == (await client.answer("c1"))["status"] == "accepted"
 
 
+async def test_a_batch_that_waits_for_nothing_is_never_refused_and_one_that_does_is_in_part() -> None:
+    async with door(limits=replace(QUICK, max_requests=2)) as gateway, gateway.client() as client:
+        go_on = asyncio.Event()
+        gateway.commands.wait = go_on.wait
+        for index in range(2):
+            await client.send(a_command(f"c{index}"))
+        ping = {"jsonrpc": "2.0", "method": "ping"}
+        await client.send([ping | {"id": "p1"}, ping | {"id": "p2"}])
+        assert [one["result"] for one in await client.more()] == [{}, {}]
+        await client.send([ping | {"id": "p3"}, a_command("c3")])
+        first, second = await client.more()
+        assert (first["result"], second["error"]["code"]) == ({}, -32001)
+        await client.send([7, a_command("c4")])
+        assert [one["error"]["code"] for one in await client.more()] == [-32600, -32001]
+        go_on.set()
+
+
+async def test_a_fault_of_ours_ends_one_connection_by_name() -> None:
+    async with door() as gateway, gateway.client() as client, gateway.client() as other:
+        session = max(gateway.sessions._sessions, key=lambda one: one._socket.heard_at)
+
+        def broken(_text: bytes) -> None:
+            raise RuntimeError("no")
+
+        session._write = broken  # type: ignore[method-assign]
+        await other.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        await client.send({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        ended, fine = (other, client) if await _is_closed(other) else (client, other)
+        assert (await ended.closed())[0] == 1011
+        assert await fine.call("ping") == {}
+
+
+async def _is_closed(client: WsClient) -> bool:
+    try:
+        await client.more()
+    except ConnectionClosed:
+        return True
+    return False
+
+
+async def test_each_of_many_random_calls_gets_one_answer_under_its_id() -> None:
+    """A client that says anything at all: every id is answered once, and the connection goes on."""
+    view, _ = a_view()
+    chance = random.Random(11)
+    values = [None, True, 0, -1, 2**70, 1.5, "", "run_1", "sub_1", "c1.x.y", "start", [], ["task.*"], {}, {"a": [1]}]
+    names = ["run_id", "cursor", "from", "previews", "types", "credit", "subscription", "token", "type", "payload",
+             "wait_s", "protocol_version", "nonsense"]  # fmt: skip
+    methods = ["initialize", "ping", "run/watch", "run/ack", "run/unwatch", "command/submit", "auth/renew", "", "rpc.x"]
+    async with door(view) as gateway, gateway.client() as client:
+        asked = set()
+        for number in range(400):
+            call = {"jsonrpc": "2.0", "method": chance.choice(methods)}
+            if chance.random() < 0.9:
+                call["params"] = {chance.choice(names): chance.choice(values) for _ in range(chance.randint(0, 4))}
+            if chance.random() < 0.8:
+                call["id"] = f"n{number}"
+                asked.add(f"n{number}")
+            await client.send([call, call | {"id": f"m{number}"}] if chance.random() < 0.1 else call)
+        answered: list[object] = []
+        async with asyncio.timeout(20):
+            while not asked <= set(answered):
+                message = await client.more()
+                for one in message if isinstance(message, list) else [message]:
+                    if "id" in one:
+                        answered.append(one["id"])
+                        assert ("result" in one) != ("error" in one)
+        counted = Counter(one for one in answered if str(one).startswith("n"))
+        assert set(counted.values()) == {1}
+        assert await client.call("ping") == {}
+
+
+async def test_an_approval_overtakes_a_flood_of_previews_that_a_slow_client_has_not_taken() -> None:
+    """Take the gate out of the pump to see it fail: then all previews are written before the approval is there."""
+    view, _ = a_view(events.MessageStarted(message_id="m1", role="assistant"))
+    other = Story("acme", "run_2").then(events.RunCreated(agent="a"), events.RunStarted())
+    view.store(RunAddress("acme", "run_2"), other.facts)
+    asked = events.ApprovalRequested(
+        approval_id="a1", description="pay", risk="high", version=1, action_digest="d", data={}, editable=False
+    )
+    async with door(view, limits=replace(QUICK, heartbeat_s=60)) as gateway, gateway.client(max_queue=1) as client:
+        flood = await client.watch("run_1", previews=True)
+        calm = await client.watch("run_2", from_="now")
+        await client.quiet()
+        client.socket.transport.pause_reading()
+        session = next(iter(gateway.sessions._sessions))
+        for number in range(1, 401):
+            preview = {
+                "preview_id": f"p{number % 40}", "subject": {"kind": "message", "id": "m1"},
+                "preview_seq": number // 40 + 1, "operation": "append", "data": "x" * 8_000,
+            }  # fmt: skip
+            view.preview(RUN, encode({"previews": [preview]}))
+            await asyncio.sleep(0)
+            if number == 300:
+                await eventually(lambda: session._socket.is_paused)
+                view.store(RunAddress("acme", "run_2"), other.then(asked).facts[-1:])
+        await asyncio.sleep(0.05)
+        client.socket.transport.resume_reading()
+        await client.until("run/fact")
+        before = len(client.of("run/preview", flood["subscription"]))
+        await client.quiet()
+        assert client.of("run/fact", calm["subscription"])[0].params["fact"]["type"] == "approval.requested"
+        assert len(client.of("run/preview", flood["subscription"])) > before  # there were more to come after it
+        assert client.of("run/preview_gap", flood["subscription"])
+
+
 # --- commands -------------------------------------------------------------------------------------------------
 
 
@@ -348,6 +455,21 @@ async def test_rights_count_for_each_method() -> None:
         assert (await client.call("command/submit", run_id="run_1", type="run.cancel"))["status"] == "accepted"
 
 
+async def test_each_watch_is_authorized_anew() -> None:
+    view, _ = a_view()
+    async with door(view, tick_s=60) as gateway, gateway.client() as client:
+        await client.watch("run_1")
+        keys = gateway.keyring.principals
+        keys[KEY] = replace(keys[KEY], rights=frozenset({Right.OPERATE}))
+        with pytest.raises(RpcError) as found:
+            await client.watch("run_1")
+        assert found.value.code == "forbidden"
+        del keys[KEY]
+        with pytest.raises(RpcError) as found:
+            await client.watch("run_1")
+        assert found.value.code == "unauthenticated"
+
+
 async def test_a_revoked_key_ends_its_watches_and_then_the_connection() -> None:
     view, story = a_view()
     async with door(view) as gateway, gateway.client() as client:
@@ -408,6 +530,9 @@ async def test_a_token_of_another_tenant_or_of_nobody_renews_nothing() -> None:
             with pytest.raises(RpcError) as found:
                 await client.call("auth/renew", token=token)
             assert found.value.code == code
+        assert [(path, str(code)) for _, path, code in gateway.refusals] == [
+            ("/v1/ws", "forbidden"), ("/v1/ws", "unauthenticated")
+        ]  # fmt: skip
         assert (await client.watch("run_1"))["outcome"] == "snapshot"
 
 
@@ -446,7 +571,7 @@ async def test_shutting_down_says_end_with_a_cursor_and_closes() -> None:
 
 async def test_a_lifetime_ends_a_connection_with_its_cursor() -> None:
     view, _ = a_view()
-    async with door(view, limits=replace(QUICK, lifetime_s=0.3)) as gateway, gateway.client() as client:
+    async with door(view, limits=replace(QUICK, lifetime_s=1.0)) as gateway, gateway.client() as client:
         await client.watch("run_1")
         assert (await client.closed())[0] == 1001
         assert client.of("run/end")[0].params["reason"] == "lifetime"
@@ -480,7 +605,7 @@ async def test_a_client_that_reads_nothing_is_ended_with_its_cursor_and_holds_li
 
 
 async def test_a_client_that_is_gone_without_a_word_is_noticed() -> None:
-    limits = replace(QUICK, heartbeat_s=0.1, dead_after=3)
+    limits = replace(QUICK, heartbeat_s=0.1, dead_after=20)
     async with door(limits=limits) as gateway, gateway.client(close_timeout=0.1) as client:
         await client.quiet(0.6)
         assert len(gateway.sessions) == 1  # pings are answered by themselves

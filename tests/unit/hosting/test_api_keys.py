@@ -69,7 +69,7 @@ async def test_a_change_that_shows_in_nothing_but_the_content_is_seen(path, cloc
     assert await keys.authenticate("six") is not None
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[", b'[{"tenant_id": "acme"}]'])
+@pytest.mark.parametrize("content", [None, b"", b"[", b'[{"tenant_id": "acme"}]', b"[" * 10_000])
 async def test_a_broken_file_leaves_the_keys_and_a_mended_one_counts(path, clock, content, caplog):
     keys = ApiKeyAuthorizer.of_file(path, now=clock)
     if content is None:

@@ -206,6 +206,23 @@ async def test_keys_for_other_uses_and_of_unknown_kinds_are_passed_over(issuer, 
     assert await keys.authenticate(other.token()) is None
 
 
+ODD = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=5), max_size=2)
+ENTRY = {"kty": ["RSA", "EC", "OKP", "oct"], "use": ["sig"], "alg": list(PINNED), "kid": ["k1"], "n": ["AQAB"],
+         "e": ["AQAB"], "x": ["AQAB"], "y": ["AQAB"], "crv": ["P-256", "Ed25519"], "k": ["AQAB"],
+         "key_ops": [["verify"]]}  # fmt: skip
+
+
+@given(
+    st.lists(st.fixed_dictionaries({}, optional={name: ODD | st.sampled_from(ok) for name, ok in ENTRY.items()}))
+    | st.lists(ODD)
+)
+def test_a_key_set_of_nonsense_is_none_or_is_refused_by_name(entries):
+    try:
+        keys_of_jwks(json.dumps({"keys": entries}).encode(), (*PINNED, "HS256"))
+    except ValueError:
+        assert not all(isinstance(entry, dict) for entry in entries)
+
+
 class Served:
     """What an issuer serves."""
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from runlane.redaction_filter.masking import MAX_REDACTIONS, Masker, Unreadable, masked_id
-from runlane.redaction_filter.scanner import Scanner
+from runlane.masking.masker import MAX_REDACTIONS, Masker, Unreadable, masked_id
+from runlane.masking.scanner import Scanner
 from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.codec import decode_json, encode

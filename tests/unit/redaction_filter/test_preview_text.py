@@ -2,8 +2,8 @@
 
 import pytest
 
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.preview_text import MAX_BUFFER_BYTES, UNDECIDED_MASK, PreviewText
-from runlane.redaction_filter.scanner import Scanner
 from support import secrets
 
 SCANNER = Scanner()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from runlane.redaction_filter.masking import masked_id
+from runlane.masking.masker import masked_id
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.previews import LeaseEpochs, PreviewMasker
-from runlane.redaction_filter.scanner import Scanner
 from runlane_contracts.codec import encode
 from runlane_contracts.previews import Coalesced, Preview, PreviewBatch, PreviewSubject
 from runlane_contracts.subjects import RunAddress

@@ -9,9 +9,9 @@ import urllib.parse
 import pytest
 import regex
 
-from runlane.redaction_filter.masking import mask_text
-from runlane.redaction_filter.rules import MAX_OPENING_BYTES, RULES, RULES_VERSION, TOKENS, names_a_secret
-from runlane.redaction_filter.scanner import Scanner
+from runlane.masking.masker import mask_text
+from runlane.masking.rules import MAX_OPENING_BYTES, RULES, RULES_VERSION, TOKENS, names_a_secret
+from runlane.masking.scanner import Scanner
 from support import secrets
 
 SCANNER = Scanner()

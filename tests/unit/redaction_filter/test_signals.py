@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from runlane.redaction_filter.masking import Masker
-from runlane.redaction_filter.scanner import Scanner
+from runlane.masking.masker import Masker
+from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.signals import numbers_only, reduced_struct, signal_body, signal_payload
 from runlane_contracts import events
 from runlane_contracts.codec import decode_fact, decode_json, encode

@@ -1,10 +1,12 @@
 """Everything over HTTP: commands and facts as JSON, watching as server-sent events."""
 
 import asyncio
+import hashlib
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -23,10 +25,12 @@ from runlane.client.transports.ports import (
 )
 from runlane.client.transports.sse import SseFrame, SseOverflow, SseParser
 from runlane_contracts.codec import decode_fact, decode_json, decode_preview, encode
+from runlane_contracts.events import ContentRef
 from runlane_contracts.lifecycle import FactDraft
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.resume import End, Hello, SnapshotFrame, Synced
 
+CONTENT_PATH = "/v1/content/"
 T = TypeVar("T")
 
 Token = str | Callable[[], str] | Callable[[], Awaitable[str]]
@@ -143,6 +147,24 @@ class HttpTransport:
         reply = await self._call("POST", f"/v1/pools/{pool}/claim", body, wait_s=wait_s)
         return None if reply.status_code == httpx.codes.NO_CONTENT else _decode(reply, Claim)
 
+    # -- content ------------------------------------------------------------------------------------------
+
+    async def put_content(
+        self, data: bytes, *, media_type: str, run_id: str | None = None, classification: str | None = None
+    ) -> ContentRef:
+        """Keep content that is too large for a fact; what a fact states as its `content_ref`."""
+        params = {"run_id": run_id, "classification": classification, "sha256": hashlib.sha256(data).hexdigest()}
+        reply = await self._call(
+            "POST", "/v1/content", data, headers={"Content-Type": media_type},
+            params={name: value for name, value in params.items() if value is not None},
+        )  # fmt: skip
+        return _decode(reply, ContentRef)
+
+    async def get_content(self, uri: str, *, raw: bool = False) -> bytes:
+        """What people may see of some content; `raw`: as it came, which takes the right to produce."""
+        path = uri if uri.startswith(CONTENT_PATH) else CONTENT_PATH + quote(uri, safe="")
+        return (await self._call("GET", path, params={"raw": "true"} if raw else None)).content
+
     # -- commands -----------------------------------------------------------------------------------------
 
     async def submit(
@@ -219,7 +241,9 @@ class HttpTransport:
     ) -> httpx.Response:
         all_headers = await self._headers(headers)
         content = None
-        if body is not None:
+        if isinstance(body, bytes):
+            content = body
+        elif body is not None:
             content = encode(body)
             all_headers["Content-Type"] = "application/json"
         try:

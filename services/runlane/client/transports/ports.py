@@ -7,12 +7,12 @@ retries: that is the business of the reader, the writer and the actions, which k
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from runlane_contracts.envelope import Fact
-from runlane_contracts.events import Limits
+from runlane_contracts.events import ContentRef, Limits
 from runlane_contracts.lifecycle import FactDraft
 from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.resume import End, From, Hello, SnapshotFrame, Synced
@@ -148,6 +148,21 @@ class WorkTransport(WriterTransport, ReaderTransport, Protocol):
 
     async def claim(self, pool: str, *, worker_id: str, ttl_s: float, wait_s: float) -> Claim | None:
         """The next run of the pool with its lease taken, or None after `wait_s`."""
+        ...
+
+
+@runtime_checkable
+class ContentTransport(Protocol):
+    """Keeps content that is too large for a fact. A transport that does not is one without large results."""
+
+    async def put_content(
+        self, data: bytes, *, media_type: str, run_id: str | None = None, classification: str | None = None
+    ) -> ContentRef:
+        """Keep it; the same content of the same run again has the same address."""
+        ...
+
+    async def get_content(self, uri: str, *, raw: bool = False) -> bytes:
+        """What people may see of it; `raw`: as it came, with the right to produce. Refused as `not_found`."""
         ...
 
 

@@ -18,7 +18,7 @@ from runlane.edge_gateway.websocket.limits import SocketLimits
 from runlane.edge_gateway.websocket.pump import Pump
 from runlane.edge_gateway.websocket.subscription import OnStop, Subscription
 from runlane.edge_gateway.websocket.watching import RunWatches
-from runlane.hosting.authorizer import PRINCIPAL, Authorizer, Principal, Right
+from runlane.hosting.authorizer import PRINCIPAL, Authorizer, Principal, Right, lost
 from runlane.hosting.http import OnRefusal, ProblemError, refused_code
 from runlane_contracts.codec import timestamp
 from runlane_contracts.problems import Code
@@ -102,13 +102,16 @@ class Methods:
             "auth/renew": self._renew,
         }
 
-    async def answer(self, call: Call) -> Answer:
-        """What a call is answered; an error is an answer too."""
+    async def answer(self, call: Call, *, is_full: bool) -> Answer:
+        """What a call is answered; an error is an answer too. `is_full`: what has to wait is refused."""
         method = self._methods.get(call.method)
         if method is None:
             return Answer(failure(call, MethodUnknown()))
         if not self.initialized and call.method not in self.FIRST:
             return _not_initialized(call)
+        if is_full and call.method in self.SLOW:
+            busy = ProblemError(Code.OVERLOADED, "too many requests are outstanding", retry_after_s=1.0)
+            return Answer(failure(call, busy))
         try:
             return await method(call)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the connection goes on
@@ -133,10 +136,10 @@ class Methods:
     async def _renew(self, call: Call) -> Answer:
         asked = params(call, Renew)
         principal = await self._services.authorizer.authenticate(asked.token)
-        if principal is None:
-            raise ProblemError(Code.UNAUTHENTICATED)
-        if principal.tenant_id != self.principal.tenant_id:
-            raise ProblemError(Code.FORBIDDEN, "the token belongs to another tenant")
+        if principal is None or principal.tenant_id != self.principal.tenant_id:
+            code = Code.UNAUTHENTICATED if principal is None else Code.FORBIDDEN
+            self._note("/v1/ws", code)
+            raise ProblemError(code, "" if principal is None else "the token belongs to another tenant")
         self.principal, self._bearer = principal, asked.token
         for subscription in self._open.values():  # what its rights do not allow any more ends within a second
             self._services.watches.crowd.renew(subscription, principal)
@@ -174,8 +177,10 @@ class Methods:
             self._opening -= 1
 
     async def _open_watch(self, call: Call, asked: Watch) -> Answer:
-        if not self.principal.may(Right.VIEW):
-            raise ProblemError(Code.FORBIDDEN, f"the right to {Right.VIEW.value} is missing")
+        code = lost(self._services.authorizer, self.principal, Right.VIEW)  # each watch is authorized anew
+        if code is not None:
+            missing = f"the right to {Right.VIEW.value} is missing"
+            raise ProblemError(code, missing if code is Code.FORBIDDEN else "")
         self._count += 1
         wire = SubscriptionWire(self._count)
         subscription = await self._services.watches.open(
@@ -233,8 +238,10 @@ class Methods:
 
     def note_refusal(self, run_id: str, code: Code) -> None:
         """For the audit: as the same watch over HTTP would be noted."""
+        self._note(f"/v1/runs/{run_id}/watch", code)
+
+    def _note(self, path: str, code: Code) -> None:
         if self._services.on_refusal is not None:
-            path = f"/v1/runs/{run_id}/watch"
             self._services.on_refusal({"method": "GET", "path": path, PRINCIPAL: self.principal}, code)
 
 

@@ -5,16 +5,17 @@ nothing; what has to wait runs beside, so many at a time. Facts and previews are
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, TypeVar
 
 from starlette.types import Receive
 
 from runlane.edge_gateway.lanes import Gate
 from runlane.edge_gateway.websocket import jsonrpc
 from runlane.edge_gateway.websocket.commands import CommandGateway
-from runlane.edge_gateway.websocket.failures import failure
+from runlane.edge_gateway.websocket.failures import log
 from runlane.edge_gateway.websocket.frames import text_frame
 from runlane.edge_gateway.websocket.jsonrpc import Batch, Call, Malformed
 from runlane.edge_gateway.websocket.limits import SocketLimits
@@ -22,12 +23,15 @@ from runlane.edge_gateway.websocket.methods import Answer, Methods, Services
 from runlane.edge_gateway.websocket.pump import Pump
 from runlane.edge_gateway.websocket.subscription import Subscription
 from runlane.hosting.authorizer import Principal
-from runlane.hosting.http import ProblemError
 from runlane.hosting.websocket_protocol import WebSocketProtocol
+from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.problems import Code
 from runlane_contracts.resume import EndReason
+from runlane_contracts.telemetry import LogEvent
 from runlane_contracts.websocket import MAX_DEPTH, CloseCode, Expiring, RpcCode
+
+T = TypeVar("T")
 
 _CLOSES: Mapping[EndReason, CloseCode] = {
     EndReason.SHUTDOWN: CloseCode.RESTART,
@@ -80,7 +84,6 @@ class Session:
         self._opened_at = self._asked_at = self._progress_at = self._loop.time()
         self._backlog = 0
         self._warned_of: datetime | None = None
-        self._closing: Closing | None = None
 
     @property
     def principal(self) -> Principal:
@@ -98,6 +101,9 @@ class Session:
                     task.cancel()
                 if closing is not None:
                     self._say_goodbye(closing)
+        except Exception as exc:  # noqa: BLE001 - a fault of ours ends this connection, by name, and no other
+            log.error("a connection failed: %s", trace_of(exc), extra={"event": LogEvent.HTTP_FAILED})
+            self._socket.say_close(CloseCode.INTERNAL, "a fault of ours", within_s=self._limits.goodbye_s)
         finally:
             self._socket.listener = None
             await self._methods.release()
@@ -128,39 +134,35 @@ class Session:
             case Malformed() as what:
                 await self._send(jsonrpc.malformed(what))
             case Batch() as batch:
-                await self._beside(batch, len(batch.calls))
-            case Call() as call if call.method in Methods.SLOW:
-                await self._beside(call, 1)
+                await self._begin(self._reply_to_all, batch, [one for one in batch.calls if _waits(one)])
             case call:
-                await self._reply(call)
+                await self._begin(self._reply, call, [call] if _waits(call) else [])
 
-    async def _beside(self, work: Call | Batch, count: int) -> None:
-        if len(self._working) + count > self._limits.max_requests:
-            busy = ProblemError(Code.OVERLOADED, "too many requests are outstanding", retry_after_s=1.0)
-            calls = work.calls if isinstance(work, Batch) else (work,)
-            answers = [failure(call, busy) for call in calls if isinstance(call, Call) and call.id is not None]
-            if answers:
-                await self._send(jsonrpc.batch(answers) if isinstance(work, Batch) else answers[0])
-            return
-        task = self._tasks.create_task(self._reply_to_all(work) if isinstance(work, Batch) else self._reply(work))
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+    async def _begin(self, reply: Callable[[T, bool], Coroutine[Any, Any, None]], work: T, waiting: list[Any]) -> None:
+        """Answer at once, or beside the others if some of it has to wait for something."""
+        is_full = len(self._working) + len(waiting) > self._limits.max_requests
+        if is_full or not waiting:
+            await reply(work, is_full)
+        else:
+            task = self._tasks.create_task(reply(work, False))
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
 
     # --- out ----------------------------------------------------------------------------------------------
 
-    async def _reply(self, call: Call) -> None:
-        answer = await self._methods.answer(call)
+    async def _reply(self, call: Call, is_full: bool) -> None:  # noqa: FBT001
+        answer = await self._methods.answer(call, is_full=is_full)
         if call.id is not None:
             await self._send(answer.text)
         answer.then()
 
-    async def _reply_to_all(self, batch: Batch) -> None:
+    async def _reply_to_all(self, batch: Batch, is_full: bool) -> None:  # noqa: FBT001
         answers: list[Answer] = []
         for one in batch.calls:
             if isinstance(one, Malformed):
                 answers.append(Answer(jsonrpc.malformed(one)))
             else:
-                answer = await self._methods.answer(one)
+                answer = await self._methods.answer(one, is_full=is_full)
                 answers.append(answer if one.id is not None else Answer(b"", answer.then))
         texts = [answer.text for answer in answers if answer.text]
         if texts:
@@ -259,3 +261,7 @@ class Session:
         elif now - self._asked_at >= limits.heartbeat_s * (0.75 + 0.25 * self._jitter):
             self._asked_at = now
             socket.ping()
+
+
+def _waits(call: Call | Malformed) -> bool:
+    return isinstance(call, Call) and call.method in Methods.SLOW

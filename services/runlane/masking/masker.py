@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from runlane.redaction_filter.rules import KEY_NAME_RULE, Rule, names_a_secret
-from runlane.redaction_filter.scanner import Scanner
-from runlane.redaction_filter.shapes import FREE, Shape, shape_of
+from runlane.masking.rules import KEY_NAME_RULE, Rule, names_a_secret
+from runlane.masking.scanner import Scanner
+from runlane.masking.shapes import FREE, Shape, shape_of
 from runlane_contracts.classification import Classification
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.envelope import EMPTY_PAYLOAD, Fact, Redaction

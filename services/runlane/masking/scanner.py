@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import hyperscan
 
-from runlane.redaction_filter.rules import KEY_NAME_GATE, RULES, Rule
+from runlane.masking.rules import KEY_NAME_GATE, RULES, Rule
 
 # What could hide a secret, or a value that readers refuse, from a look at the raw bytes: an escaped printable
 # character, an escaped slash, a surrogate, a number beyond the range of a float.

@@ -75,11 +75,12 @@ def span_of(happening: Happening) -> FinishedSpan | None:
 
 def _run_span(ended: RunEnded) -> FinishedSpan:
     run = ended.run
-    attributes = {
+    attributes: Attributes = {
         **_common(run),
         Attribute.GEN_AI_OPERATION: Span.INVOKE_AGENT.value,
         Attribute.STATUS: ended.status,
         **_usage(run.usage),
+        **({Attribute.PARENT_RUN_ID: run.parent_run_id} if run.parent_run_id else {}),
     }
     return FinishedSpan(
         name=f"{Span.INVOKE_AGENT.value} {shown(run.agent)}",
@@ -90,7 +91,7 @@ def _run_span(ended: RunEnded) -> FinishedSpan:
         ended_ns=ended.ended_ns,
         attributes=attributes,
         events=tuple(run.events),
-        error=(ended.error or "failed") if ended.status == "failed" else None,
+        error=shown(ended.error or "failed") if ended.status == "failed" else None,
     )
 
 
@@ -136,7 +137,7 @@ def _item_span(ended: ItemEnded) -> FinishedSpan:
         ended_ns=ended.ended_ns,
         attributes=attributes,
         links=_links(ended),
-        error=(ended.error or ended.outcome) if ended.outcome in _FAILED else None,
+        error=shown(ended.error or ended.outcome) if ended.outcome in _FAILED else None,
     )
 
 

@@ -210,6 +210,18 @@ async def test_a_batch_is_answered_as_one_and_its_watches_begin_after_it() -> No
         assert (await client.more())["error"]["code"] == -32600  # and nothing for the one before
 
 
+async def test_a_watch_may_begin_with_the_last_facts_where_an_item_begins() -> None:
+    view, story = a_view(
+        events.MessageStarted(message_id="m1", role="assistant"),
+        events.TaskCreated(task_id="t1"),
+        events.MessageCompleted(message_id="m1", role="assistant", content="whole"),
+    )
+    async with door(view) as gateway, gateway.client() as client:
+        hello = await client.watch("run_1", last=1)
+        assert hello["baseline"]["sequence"] == len(story.facts) - 3
+        assert [one.params["fact"]["sequence"] for one in await client.facts(3)] == [3, 4, 5]
+
+
 async def test_what_wants_no_answer_gets_none() -> None:
     view, story = a_view(*(events.TaskCreated(task_id=f"t{index}") for index in range(6)))
     async with door(view) as gateway, gateway.client() as client:
@@ -534,6 +546,28 @@ async def test_a_token_of_another_tenant_or_of_nobody_renews_nothing() -> None:
             ("/v1/ws", "forbidden"), ("/v1/ws", "unauthenticated")
         ]  # fmt: skip
         assert (await client.watch("run_1"))["outcome"] == "snapshot"
+
+
+async def test_who_is_refused_is_answered_once_the_audit_has_it() -> None:
+    """Take `stored` out of `Methods._note`, or out of the endpoint, to see it fail."""
+    kept: list[str] = []
+
+    class Noted:
+        async def stored(self) -> None:
+            await asyncio.sleep(0.02)
+            kept.append("stored")
+
+    async with door() as gateway:
+        gateway.noted = Noted()
+        async with gateway.client() as client:
+            for number, (method, params) in enumerate(
+                [("run/watch", {"run_id": "absent"}), ("auth/renew", {"token": "key-other"})], start=1
+            ):
+                with pytest.raises(RpcError):
+                    await client.call(method, **params)
+                assert len(kept) == number
+        await refused(gateway, key="wrong")
+        assert len(kept) == 3
 
 
 async def test_a_token_with_lesser_rights_ends_what_it_does_not_allow() -> None:

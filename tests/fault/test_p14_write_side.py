@@ -42,6 +42,7 @@ async def patiently(me: Client, verb: str, path: str, body: Any, expected: set[i
 
 
 async def test_p14_every_answer_holds_at_once_on_three_nodes() -> None:
+    """To see it fail: set `look_again_s` to 0 in the gateway's `app.py`: a replica that is behind says "no such run"."""
     async with clustered_side() as (side, _):
         me = side.client()
         for _ in range(8):
@@ -51,6 +52,7 @@ async def test_p14_every_answer_holds_at_once_on_three_nodes() -> None:
 
 
 async def test_p14_a_broker_node_dies_and_nobody_has_to_act() -> None:
+    """To see it fail: let `Bucket._write` not try again: what it wrote and did not hear of is told as held by another."""
     async with clustered_side() as (side, servers):
         me = side.client()
         before = [await whole_life(me) for _ in range(3)]

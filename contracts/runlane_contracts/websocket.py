@@ -85,6 +85,8 @@ class Watch(Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     types: list[str] | str | None = None
     credit: Annotated[int, Meta(ge=1)] | None = None
     min_sequence: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    last: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    """Without a cursor and `from`: from so many facts before the end on, where an item begins."""
 
 
 class Watching(Hello, frozen=True, kw_only=True, omit_defaults=True):

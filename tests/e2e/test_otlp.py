@@ -9,7 +9,7 @@ import pytest
 from support.collector import collector, tree
 from support.product import fact, product
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 CLIENT, UNSAMPLED = f"00-{'ab' * 16}-{'cd' * 8}-01", f"00-{'ef' * 16}-{'cd' * 8}-00"
 

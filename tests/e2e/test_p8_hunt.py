@@ -3,7 +3,8 @@
 Secrets are planted in everything that a run, its previews and the commands about it can say, plain and encoded and cut
 in pieces. Then every place is searched, in every encoding, that anybody but the platform's own workers can read: views,
 live messages, signals, read store, lists, snapshots, timelines, command line, traces, metrics, log lines, dead letters,
-audit and its export; and all that the broker has on its disk but the restricted streams.
+audit and its export; and all that the broker has on its disk but the restricted streams. Then the run is erased, and
+they are not even there.
 
 To see it fail: in `Deriver._masked` return `examined` as it is; in `ENCODED` take out a line; in `EdgeApp` or any
 service log a payload.
@@ -23,14 +24,16 @@ import msgspec
 import nats
 import pytest
 import zstandard
+from websockets.asyncio.client import connect
 
 from runlane.cli.state_dir import Secrets
 from runlane_contracts.subjects import Subjects
 from support.canaries import Canary, canaries, found
 from support.eventually import eventually
 from support.product import Product, Wire, fact, product
+from support.websocket import WsClient
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(240)
 
 PLANTED = canaries()
 TEXT = " ; ".join(canary.planted for canary in PLANTED)
@@ -92,6 +95,8 @@ async def test_p8_no_secret_is_anywhere_but_in_the_restricted_log(
             said += await exported(up, tmp_path / "audit")
             said += [("a NATS subscription", message) for message in live]
             await eventually(lambda: any(b"resourceSpans" in one or b"runlane" in one for one in collector.bodies))
+            restricted = [(path.name, path.read_bytes()) for path in files(up.state_dir) if not is_wide(path)]
+            await up.cli("erase", run_id, "--reason", "asked for")
         said += [("traces and metrics", body) for body in collector.bodies]
         said += [("log lines", up.said().encode())]
     folder = up.state_dir
@@ -99,8 +104,9 @@ async def test_p8_no_secret_is_anywhere_but_in_the_restricted_log(
     assert found(said, ALL) == []
     dead = b"".join(data for place, data in said if "RL_DEAD" in place)
     assert b"hunt-poison" in dead, "nothing died"
-    restricted = [(path.name, path.read_bytes()) for path in files(folder) if "RL_LOG_0" in str(path)]
     assert {hit.partition(" in ")[0] for hit in found(restricted, ALL)} == {one.name for one in ALL}, "nothing planted"
+    rest = [(str(path.relative_to(folder)), path.read_bytes()) for path in files(folder)]
+    assert found(rest, PLANTED) == [], "what was erased is still there"
     leaked = credentials(folder)
     allowed = ("file keys.json", "file connection.json", "file nats/server.conf")
     assert [hit for hit in found(said, leaked) if not hit.endswith(allowed)] == []
@@ -113,8 +119,16 @@ async def plant(me: Wire, up: Product, said: list[tuple[str, bytes]]) -> str:
     """A run that says all of it, in every field that takes a text, and people who say it too."""
     run_id = await me.start_run(run_id="hunt", agent=f"agent {PLANTED[0].planted}", input={"task": TEXT, **DATA})
     epoch = await me.lease(run_id)
-    async with me.watch(run_id, previews="true", **{"from": "start"}) as frames:
+    url = up.url.replace("http://", "ws://") + "/v1/ws"
+    headers = {"Authorization": f"Bearer {up.tokens['demo']}"}
+    async with (
+        me.watch(run_id, previews="true", **{"from": "start"}) as frames,
+        connect(url, additional_headers=headers) as socket,
+    ):
         watching = asyncio.ensure_future(collect(frames))
+        client = WsClient(socket)
+        await client.initialize()
+        await client.watch(run_id, previews=True, credit=1000)
         for canary in PLANTED:
             await preview(me, run_id, epoch, canary)
         for batch in (work(), questions()):
@@ -124,6 +138,8 @@ async def plant(me: Wire, up: Product, said: list[tuple[str, bytes]]) -> str:
         await poison(up, run_id)
         await me.append(run_id, epoch, fact("run.failed", error={"code": "boom", "message": TEXT}))
         said += [("a watch", json.dumps(frame).encode()) for frame in await asyncio.wait_for(watching, 30)]
+        said += [("a WebSocket", note.text.encode()) for note in await client.until("run/end", within_s=30)]
+        assert client.of("run/preview")
     return run_id
 
 
@@ -215,7 +231,7 @@ async def poison(up: Product, run_id: str) -> None:
     """What no producer may write, from a user that may: it ends among the dead letters."""
     connection = json.loads((up.state_dir / "connection.json").read_text())
     worker = await nats.connect(connection["worker_nats_url"], inbox_prefix="_INBOX_worker")
-    broken = json.dumps({"commit_id": TEXT, "facts": [DATA], "first_sequence": TEXT}).encode()
+    broken = json.dumps({"facts": [{"type": MARKED.planted, "payload": {"password": MARKED.planted}}]}).encode()
     await worker.jetstream().publish(Subjects().log("demo", f"{run_id}-poison"), broken)
     await worker.close()
 
@@ -258,8 +274,11 @@ async def asked(me: Wire, run_id: str) -> list[tuple[str, bytes]]:
 async def shown(up: Product, run_id: str) -> list[tuple[str, bytes]]:
     """What the command line prints."""
     said = []
-    for words in (("runs", "--json"), ("runs",), ("replay", run_id, "--at", "20"), ("watch", run_id, "--json"),
-                  ("watch", run_id), ("doctor",)):  # fmt: skip
+    verbs = (
+        ("runs", "--json"), ("runs",), ("replay", run_id, "--at", "20"), ("replay", run_id, "--rows"),
+        ("watch", run_id, "--json"), ("watch", run_id), ("doctor",),
+    )  # fmt: skip
+    for words in verbs:
         _, out, err = await up.cli(*words, check=False)
         said.append((" ".join(words), (out + err).encode()))
     return said

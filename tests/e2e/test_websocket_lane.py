@@ -5,6 +5,7 @@ What `test_blackbox_reading` says of SSE, said of the other door.
 
 import asyncio
 import base64
+import json
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -254,6 +255,16 @@ async def test_p9_one_tenant_learns_nothing_of_anothers_by_any_verb(up: Product,
         with pytest.raises(RpcError) as refused:
             await client.call("auth/renew", token=up.tokens["demo"])
         assert refused.value.code == "forbidden"
+
+    async def audited() -> bool:
+        _, shown, _ = await up.cli("audit", "show", "--tenant", "other", "--json")
+        records = [json.loads(line) for line in shown.splitlines()]
+        found = {(one["action"], one["outcome"]) for one in records if one["target"]["id"] == done}
+        return found >= {
+            ("GET /v1/runs/*/watch", "run_not_found"), ("POST /v1/runs/*/commands", "run_not_found")
+        }  # fmt: skip
+
+    await eventually(audited, within_s=30, every_s=0.5)
 
 
 async def test_a_cursor_of_another_tenants_run_of_the_same_name_is_foreign(up: Product, demo: Wire) -> None:

@@ -30,7 +30,7 @@ from runlane_contracts.problems import Code
 from support.edge import KEYS, Edge, edge
 
 KEY = "key-acme"
-QUICK = SocketLimits(heartbeat_s=0.2, dead_after=5, goodbye_s=0.5, initialize_s=5.0)
+QUICK = SocketLimits(heartbeat_s=0.5, dead_after=30, goodbye_s=2.0, initialize_s=15.0)
 
 
 class RpcError(Exception):

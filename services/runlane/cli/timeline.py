@@ -1,6 +1,6 @@
 """A run as lines on a terminal: what happened, what is happening, what it waits for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ from runlane.client.overlay import PreviewEntry
 from runlane.client.reader import Connection
 from runlane.client.selectors import open_approvals, open_inputs, run as run_of, timeline
 from runlane.client.state import RunState
-from runlane_contracts.codec import parse_timestamp
-from runlane_contracts.envelope import Fact
+from runlane_contracts.codec import decode_json, parse_timestamp
+from runlane_contracts.envelope import Fact, is_erased
+from runlane_contracts.events import ERASED_ALL, LogCompacted
 from runlane_contracts.reducer import OPEN_ITEM_STATUS
 
 if TYPE_CHECKING:
@@ -146,6 +147,9 @@ def footer(state: RunState, choice: "Choice | None" = None) -> list[Text]:
         lines.append(_line(f"failed: {error.get('code', '')} {short(error.get('message', ''), 200)}", "red"))
     if state.status == "completed" and run.get("output") is not None:
         lines.append(_line(f"output: {short(run['output'], 300)}", "blue"))
+    lines += [
+        _line(_taken_out(mark), "magenta") for mark in state.data["marks"] if mark.get("type") == LogCompacted.TYPE
+    ]
     if state.is_terminal:  # the same in every client, and in `GET …/snapshot`
         lines.append(_line(f"state {state.checksum()} through #{state.sequence}", "dim"))
     return lines
@@ -275,10 +279,25 @@ def laid_out(block: Text, console: "Console", width: int) -> list[Text]:
     return lines
 
 
+def _taken_out(mark: Mapping[str, Any]) -> str:
+    """What was archived or erased, and by which policy or for which reason."""
+    facts = f"#{mark.get('from_sequence', '')}–#{mark.get('to_sequence', '')}"
+    if mark.get("reason") != "erasure":
+        return f"archived: {facts} ({short(mark.get('policy', ''), 80)})"
+    erased = mark.get("erased")
+    keys = erased if isinstance(erased, list) else []
+    what = "all content" if ERASED_ALL in keys else short(", ".join(map(str, keys)), 80)
+    return f"erased: {what} of {facts} ({short(mark.get('policy', ''), 80)})"
+
+
 def fact_line(fact: Fact, item: Item | None) -> str:
     """One fact on one line, for where there is no screen to draw on."""
     at = clock(fact.recorded_at or fact.occurred_at)
     about = "" if item is None else Text.assemble("  ", _brief(item)).plain
+    if is_erased(fact):
+        about = "  (erased)"
+    elif fact.type == LogCompacted.TYPE:
+        about = "  " + _taken_out(decode_json(fact.payload))
     return printable(f"{at} #{fact.sequence:<4} {fact.type}{about}")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -71,16 +72,11 @@ class MemoryCheckpointStore:
         self._is_open = False
 
 
-class FileCheckpointStore:
-    """One JSON file, replaced atomically and flushed to disk; beside it `<name>.lock`, held while it is open.
-
-    Every save writes all of it: for a handful of runs. `SqliteCheckpointStore` writes what changed.
-    """
+class _OnDisk(ABC):
+    """A store whose work is done in a thread, one piece at a time."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._parts: dict[str, bytes] = {}
-        self._lock: int | None = None
         self._turn = asyncio.Lock()
 
     async def open(self) -> Mapping[str, bytes]:
@@ -89,7 +85,7 @@ class FileCheckpointStore:
 
     async def save(self, parts: Mapping[str, bytes | None]) -> None:
         """See `CheckpointStore.save`."""
-        await self._in_turn(lambda: self._save(_merged(self._parts, parts)))
+        await self._in_turn(lambda: self._save(parts))
 
     async def set_aside(self) -> str:
         """See `CheckpointStore.set_aside`."""
@@ -102,6 +98,27 @@ class FileCheckpointStore:
     async def _in_turn(self, work: Callable[[], T]) -> T:
         async with self._turn:
             return await asyncio.to_thread(work)
+
+    @abstractmethod
+    def _open(self) -> Mapping[str, bytes]: ...
+
+    @abstractmethod
+    def _save(self, changes: Mapping[str, bytes | None]) -> None: ...
+
+    @abstractmethod
+    def _release(self) -> None: ...
+
+
+class FileCheckpointStore(_OnDisk):
+    """One JSON file, replaced atomically and flushed to disk; beside it `<name>.lock`, held while it is open.
+
+    Every save writes all of it: for a handful of runs. `SqliteCheckpointStore` writes what changed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self._parts: dict[str, bytes] = {}
+        self._lock: int | None = None
 
     def _open(self) -> Mapping[str, bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,9 +145,10 @@ class FileCheckpointStore:
         except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             raise CheckpointRefused(f"{self._path} is damaged: {exc}") from exc
 
-    def _save(self, parts: dict[str, bytes]) -> None:
+    def _save(self, changes: Mapping[str, bytes | None]) -> None:
         if self._lock is None:
             raise CheckpointRefused("it is not open")
+        parts = _merged(self._parts, changes)
         beside = self._path.with_name(self._path.name + ".new")
         with beside.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)  # states hold what runs said
@@ -146,33 +164,12 @@ class FileCheckpointStore:
             self._lock = None
 
 
-class SqliteCheckpointStore:
+class SqliteCheckpointStore(_OnDisk):
     """One SQLite file, locked while it is open; a save writes only the parts that changed."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        super().__init__(path)
         self._database: sqlite3.Connection | None = None
-        self._turn = asyncio.Lock()
-
-    async def open(self) -> Mapping[str, bytes]:
-        """See `CheckpointStore.open`."""
-        return await self._in_turn(self._open)
-
-    async def save(self, parts: Mapping[str, bytes | None]) -> None:
-        """See `CheckpointStore.save`."""
-        await self._in_turn(lambda: self._save(parts))
-
-    async def set_aside(self) -> str:
-        """See `CheckpointStore.set_aside`."""
-        return await self._in_turn(lambda: str(_moved_aside(self._path)))
-
-    async def close(self) -> None:
-        """See `CheckpointStore.close`."""
-        await self._in_turn(self._release)
-
-    async def _in_turn(self, work: Callable[[], T]) -> T:
-        async with self._turn:
-            return await asyncio.to_thread(work)
 
     def _open(self) -> Mapping[str, bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,11 +189,11 @@ class SqliteCheckpointStore:
         self._database = database
         return {name: bytes(body) for name, body in found}
 
-    def _save(self, parts: Mapping[str, bytes | None]) -> None:
+    def _save(self, changes: Mapping[str, bytes | None]) -> None:
         if self._database is None:
             raise CheckpointRefused("it is not open")
-        put = [(name, body) for name, body in parts.items() if body is not None]
-        gone = [(name,) for name, body in parts.items() if body is None]
+        put = [(name, body) for name, body in changes.items() if body is not None]
+        gone = [(name,) for name, body in changes.items() if body is None]
         with self._database as database:
             database.execute("BEGIN")
             database.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?)", put)

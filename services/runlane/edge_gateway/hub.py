@@ -33,9 +33,9 @@ from runlane.edge_gateway.run_state import (
 )
 from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
 from runlane.kernel.errors import KernelError, Retryable
-from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
 from runlane_contracts.events import LogCompacted
+from runlane_contracts.lean import decode_lean_commit
 from runlane_contracts.reducer import Poison, fold, initial_state
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
@@ -202,7 +202,7 @@ class RunHub:
         state = initial_state(*self.run)
         try:
             for entry in self._ring.after(0):
-                for fact in decode_commit(entry.commit.body).facts:
+                for fact in decode_lean_commit(entry.commit.body).facts:
                     fold(state, fact)
         except Poison:
             return None

@@ -11,6 +11,7 @@ from runlane.edge_gateway.view import View, ViewCommit, ViewFact
 from runlane.hosting.http import ProblemError
 from runlane_contracts import codec
 from runlane_contracts.cursor import REDUCER_VERSION, Position
+from runlane_contracts.lean import decode_lean_commit
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import TERMINAL_STATUS, Poison, Quarantine, State, checksum, fold, initial_state
 from runlane_contracts.subjects import RunAddress
@@ -143,7 +144,7 @@ class RunStates:
         while position.sequence < through:
             for commit in await history.must_go_on(FOLD_PAGE_BYTES):
                 try:
-                    for fact in codec.decode_commit(commit.body).facts:
+                    for fact in decode_lean_commit(commit.body).facts:
                         if fact.sequence <= through:
                             fold(state, fact)
                 except Poison as exc:

@@ -18,9 +18,9 @@ from runlane.edge_gateway.view import View
 from runlane.hosting.authorizer import Authorizer, Right, require
 from runlane.hosting.http import ProblemError, json_response
 from runlane_contracts import events
-from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import CursorKeys, Position
 from runlane_contracts.envelope import Fact
+from runlane_contracts.lean import decode_lean_commit
 from runlane_contracts.problems import Code
 from runlane_contracts.reducer import Quarantine, SequenceGap
 from runlane_contracts.subjects import RunAddress
@@ -83,7 +83,7 @@ class Timelines:
         compacted = False
         while fold.timeline.through_sequence < through:
             for commit in await history.must_go_on(FOLD_PAGE_BYTES):
-                for fact in decode_commit(commit.body).facts:
+                for fact in decode_lean_commit(commit.body).facts:
                     if fact.sequence <= through:
                         _apply(run, fold.timeline, fact)
                         compacted = compacted or fact.type == events.LogCompacted.TYPE

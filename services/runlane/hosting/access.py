@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from runlane.hosting.api_keys import ApiKeyAuthorizer
 from runlane.hosting.authorizer import Authorizer, Principal, Right
+from runlane.hosting.revoked_tokens import nothing_revoked, revoked_in
 from runlane.hosting.settings import AccessSettings, SettingsInvalid
 from runlane.hosting.token_keys import ALGORITHMS, SYMMETRIC, FixedKeys, KeyFile, KeySource, keys_of_secret, served_keys
 from runlane.hosting.web_tokens import TokenAuthorizer, TokenRules, looks_like_a_token
@@ -48,7 +49,11 @@ async def authorizer_of(settings: AccessSettings, *, now: Now = utc_now) -> Asyn
 async def _made(settings: AccessSettings, stack: AsyncExitStack, now: Now) -> Authorizer:
     keys = ApiKeyAuthorizer.of_settings(settings, now=now)
     source = await _source(settings, stack, now)
-    return keys if source is None else EitherAuthorizer(keys, TokenAuthorizer(_rules(settings), source, now=now))
+    if source is None:
+        return keys
+    path = settings.jwt_revoked_file
+    is_revoked = nothing_revoked if path is None else revoked_in(path, now=now)
+    return EitherAuthorizer(keys, TokenAuthorizer(_rules(settings), source, now=now, is_revoked=is_revoked))
 
 
 async def _source(settings: AccessSettings, stack: AsyncExitStack, now: Now) -> KeySource | None:

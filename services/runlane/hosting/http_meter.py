@@ -13,8 +13,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, use_span
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runlane.hosting.histograms import histogram
 from runlane.hosting.spans import continuing
-from runlane.hosting.telemetry import histogram, is_tracing, observe, tracer
+from runlane.hosting.telemetry import is_tracing, observe, tracer
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
 from runlane_contracts.tracing import parse_traceparent
@@ -42,24 +43,25 @@ class HttpMeter:
         """One request."""
         if scope["type"] != "http" or scope["path"] in _QUIET:
             await self._app(scope, receive, send)
-        elif self._is_traced and (_begins_a_trace(scope) or parse_traceparent(_traceparent(scope))):
+            return
+        brought = _traceparent(scope)
+        if self._is_traced and (_begins_a_trace(scope) or parse_traceparent(brought)):
             await self._traced(scope, receive, send)
+        elif brought is None:
+            await self._measured(scope, receive, send)
         else:
-            with continuing(_traceparent(scope)):
+            with continuing(brought):
                 await self._measured(scope, receive, send)
 
-    async def _measured(self, scope: Scope, receive: Receive, send: Send) -> int:
-        began, status = time.perf_counter(), 500
+    async def _measured(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
 
         async def sending(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                self._count(scope, status, time.perf_counter() - began)
+                self._count(scope, message["status"], time.perf_counter() - began)
             await send(message)
 
         await self._app(scope, receive, sending)
-        return status
 
     async def _traced(self, scope: Scope, receive: Receive, send: Send) -> None:
         parent = propagate.extract({TRACEPARENT: _traceparent(scope) or ""})

@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator
 
 from opentelemetry.trace import SpanKind
 
+from runlane.hosting.histograms import histogram
 from runlane.hosting.spans import happened
-from runlane.hosting.telemetry import histogram, is_tracing, observe
+from runlane.hosting.telemetry import is_tracing, observe
 from runlane.kernel.errors import Conflict
 from runlane.kernel.event_log import NOTHING, EventLog, StoredCommit
 from runlane_contracts.cursor import Position

@@ -134,6 +134,11 @@ class AccessSettings(BaseSettings):
     )
     jwt_issuer: str | None = Field(default=None, description="Tokens are accepted of this issuer (`iss`) only.")
     jwt_audience: str | None = Field(default=None, description="And only when meant for this audience (`aud`).")
+    jwt_revoked_file: Path | None = Field(
+        default=None,
+        description="JSON list of {jti} or {subject, tenant_id?, before?}: tokens that are revoked before their time. "
+        "A change counts within a second.",
+    )
     jwt_leeway_s: float = Field(
         default=10.0, ge=0, le=300, description="By how much the issuer's clock and ours may differ."
     )

@@ -11,7 +11,8 @@ from opentelemetry import context as contexts, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags
 
-from runlane.hosting.telemetry import histogram, is_tracing, tracer
+from runlane.hosting.histograms import histogram
+from runlane.hosting.telemetry import is_tracing, tracer
 from runlane.kernel.delivery import Delivery
 from runlane_contracts.headers import COMMIT_ID, FIRST_SEQUENCE, TRACEPARENT
 from runlane_contracts.streams import ConsumerSpec

@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Tracer
 
 from runlane.hosting.exposition import exposition
+from runlane.hosting.histograms import with_histograms
 from runlane.hosting.settings import CommonSettings
 from runlane.kernel.durable import ConsumerStats, DurableConsumer
 from runlane.kernel.faults import trace_of
@@ -76,13 +77,6 @@ def observe(metric: Metric, read: Read, *, rises: bool = False) -> None:
         meter().create_observable_gauge(metric.value, [observed], description=HELP.get(metric, ""))
 
 
-def histogram(metric: Metric, bounds: Sequence[float]) -> Histogram:
-    """For durations in seconds."""
-    return meter().create_histogram(
-        metric.value, unit="s", description=HELP.get(metric, ""), explicit_bucket_boundaries_advisory=list(bounds)
-    )
-
-
 def observe_consumers(consumers: Mapping[str, Sequence[DurableConsumer]]) -> None:
     """Report what the consumers of each service count."""
 
@@ -122,6 +116,7 @@ class Telemetry:
 
     reader: "InMemoryMetricReader"
     meter_provider: "MeterProvider"
+    resource: "Resource"
     tracer_provider: Any = None  # the SDK's, when there is a collector
 
     @property
@@ -131,7 +126,7 @@ class Telemetry:
 
     def exposition(self) -> str:
         """The metrics as Prometheus reads them."""
-        return exposition(self.reader.get_metrics_data())
+        return exposition(with_histograms(self.reader.get_metrics_data(), self.resource, self.meter_provider))
 
     def close(self) -> None:
         """Send the rest. Blocks until it is sent or given up."""
@@ -161,7 +156,7 @@ def start_telemetry(settings: CommonSettings, service: str, version: str) -> Tel
     meter_provider = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     metrics.set_meter_provider(meter_provider)
     observe(Metric.UP, lambda: [(1, {Attribute.SERVICE.value: service, Attribute.VERSION.value: version})])
-    return Telemetry(in_memory, meter_provider, tracer_provider)
+    return Telemetry(in_memory, meter_provider, resource, tracer_provider)
 
 
 def _exporters(settings: CommonSettings, endpoint: str, resource: "Resource") -> "tuple[MetricReader, Any]":
@@ -173,9 +168,17 @@ def _exporters(settings: CommonSettings, endpoint: str, resource: "Resource") ->
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
+    class Exporter(OTLPMetricExporter):
+        """Sends the histograms too."""
+
+        def export(self, metrics_data: Any, *args: Any, **kw: Any) -> Any:
+            """See `MetricExporter.export`."""
+            whole = with_histograms(metrics_data, resource, metrics.get_meter_provider())
+            return super().export(whole, *args, **kw)
+
     root = endpoint.rstrip("/")
     pushing = PeriodicExportingMetricReader(
-        OTLPMetricExporter(endpoint=f"{root}/v1/metrics", timeout=5),
+        Exporter(endpoint=f"{root}/v1/metrics", timeout=5),
         export_interval_millis=settings.telemetry_interval_s * 1000,
     )
     sampler = ParentBased(TraceIdRatioBased(settings.telemetry_sample_ratio))

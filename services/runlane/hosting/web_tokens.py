@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import jwt
 
 from runlane.hosting.authorizer import Principal, Right
+from runlane.hosting.revoked_tokens import IsRevoked, nothing_revoked
 from runlane.hosting.token_keys import Key, KeySet, KeySource
 from runlane.kernel.clock import Now
 from runlane_contracts.ids import is_tenant
@@ -19,7 +20,7 @@ MAX_TOKEN_BYTES = 8192
 MAX_REMEMBERED = 4096
 """Tokens whose signature need not be checked again."""
 _MAX_SUBJECT = 256
-_KIND = "jwt"
+_KIND = "jwt:"
 _FAR_S = 253_402_300_799  # the last second that a datetime can name
 _RIGHTS = {right.value: right for right in Right}
 
@@ -51,8 +52,10 @@ class _Known:
 class TokenAuthorizer:
     """Lets in whom an issuer vouches for."""
 
-    def __init__(self, rules: TokenRules, source: KeySource, *, now: Now) -> None:
-        self._rules, self._source, self._now = rules, source, now
+    def __init__(
+        self, rules: TokenRules, source: KeySource, *, now: Now, is_revoked: IsRevoked = nothing_revoked
+    ) -> None:
+        self._rules, self._source, self._now, self._is_revoked = rules, source, now, is_revoked
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def authenticate(self, bearer: str) -> Principal | None:
@@ -64,12 +67,14 @@ class TokenAuthorizer:
         if known is None or known.keys is not self._source.keys:
             return await self._check(bearer, hashed)
         self._known.move_to_end(hashed)
-        return None if known.principal.has_expired(self._now()) else known.principal
+        return self.revalidate(known.principal)
 
     def revalidate(self, principal: Principal) -> Principal | None:
-        """See `Authorizer`. Ends with the token, and when its key is no longer among those that count."""
-        kind, _, thumbprint = principal.credential.partition(":")
-        if kind != _KIND or principal.has_expired(self._now()) or thumbprint not in self._source.keys.thumbprints:
+        """See `Authorizer`. Ends with the token, when it is revoked, and when its key is no longer one that counts."""
+        if not principal.credential.startswith(_KIND) or principal.has_expired(self._now()):
+            return None
+        _, thumbprint, issued_at, jti = principal.credential.split(":", 3)
+        if thumbprint not in self._source.keys.thumbprints or self._is_revoked(principal, jti, float(issued_at)):
             return None
         return principal
 
@@ -88,7 +93,7 @@ class TokenAuthorizer:
             self._known[hashed] = _Known(principal, keys)
             if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return principal
+        return None if principal is None else self.revalidate(principal)
 
     def _principal(self, bearer: str, key: Key) -> Principal | None:
         rules = self._rules
@@ -100,7 +105,11 @@ class TokenAuthorizer:
                 "verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_sub": False, "verify_jti": False,
             },
         )  # fmt: skip
-        return principal_of(claims, rules, f"{_KIND}:{key.thumbprint}", self._now())
+        issued_at, jti = _moment(claims.get("iat", 0)), claims.get("jti", "")
+        if issued_at is None or not isinstance(jti, str):
+            return None
+        credential = f"{_KIND}{key.thumbprint}:{issued_at.timestamp()}:{jti}"
+        return principal_of(claims, rules, credential, self._now())
 
 
 def looks_like_a_token(bearer: str) -> bool:

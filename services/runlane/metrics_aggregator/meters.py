@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from opentelemetry.metrics import Histogram
-
-from runlane.hosting.telemetry import histogram, observe
+from runlane.hosting.histograms import Histogram, histogram
+from runlane.hosting.telemetry import observe
 from runlane.kernel.clock import Now
 from runlane.metrics_aggregator.aggregator import Aggregator
 from runlane.metrics_aggregator.export import SECOND_NS, SpanOutbox

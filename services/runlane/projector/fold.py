@@ -7,10 +7,10 @@ from msgspec import Struct, field
 
 from runlane.kernel.event_log import compaction_of
 from runlane_contracts import reducer
-from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Fact
 from runlane_contracts.events import LogCompacted
+from runlane_contracts.lean import decode_lean_commit
 from runlane_contracts.reducer import Quarantine, SequenceGap, State
 from runlane_contracts.subjects import RunAddress
 
@@ -87,7 +87,7 @@ def apply(fold: RunFold, message: ViewMessage, *, epoch: str) -> None:
 def _facts(message: ViewMessage) -> tuple[Fact, ...] | None:
     """The facts of a message; None if it is no commit of the run its subject names."""
     try:
-        commit = decode_commit(message.data)
+        commit = decode_lean_commit(message.data)
     except (msgspec.MsgspecError, RecursionError):
         return None
     addresses = {(commit.tenant_id, commit.run_id), *((fact.tenant_id, fact.run_id) for fact in commit.facts)}

@@ -81,7 +81,7 @@ class Generations:
     async def kept(self) -> Kept | None:
         """What was live before, if it was not forgotten."""
         async with self._store.reading() as connection:
-            row = (await connection.execute(select(generations).where(generations.c.state == KEPT))).one_or_none()
+            row = (await connection.execute(select(generations).where(_was_live))).first()
         if row is None:
             return None
         return Kept(
@@ -96,12 +96,13 @@ class Generations:
         """
         async with self._store.writing() as connection:
             await self._store.one_at_a_time(connection)
-            row = (await connection.execute(select(generations).where(generations.c.state == KEPT))).one_or_none()
+            row = (await connection.execute(select(generations).where(_was_live))).first()
             if row is None:
                 raise Conflict("nothing is kept to go back to")
             if row.reducer_version != REDUCER_VERSION:
                 raise Conflict(f"reducer version {row.reducer_version} folded what is kept, this is {REDUCER_VERSION}")
-            await connection.execute(update(generations).where(generations.c.state == BUILDING).values(state=RETIRED))
+            others = and_(generations.c.state == BUILDING, generations.c.generation != row.generation)
+            await connection.execute(update(generations).where(others).values(state=RETIRED))
             await connection.execute(_set_state(row.generation, BUILDING))
         return int(row.generation)
 
@@ -211,6 +212,12 @@ class Generations:
                 addressed = tuple_(table.c.tenant_id, table.c.run_id).in_([tuple(row) for row in some])
                 await connection.execute(delete(table).where(table.c.generation == retired, addressed))
             return len(some)
+
+
+# Kept; or on its way back when the process that led it died.
+_was_live = or_(
+    generations.c.state == KEPT, and_(generations.c.state == BUILDING, generations.c.replaced_at.is_not(None))
+)
 
 
 def _set_state(generation: int, state: str, **more: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from runlane.hosting.telemetry import histogram
+from runlane.hosting.histograms import histogram
 from runlane.kernel.clock import Now
 from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import Metric

@@ -1,75 +1,23 @@
-"""The contract's structs, decoded fast: ids are plain strings, checked here instead of by the decoder.
+"""What the decoder of lean structs leaves unchecked, checked here.
 
-A pattern in a struct costs the decoder several times what the check itself costs, and most ids of a commit need
-none: tenant and run have to equal those of the subject. The structs are made from the contract's own, so they
-cannot differ from it.
+Most ids of a commit need no check: tenant and run have to equal those of the subject.
 """
 
 import re
 import types
-from functools import cache, reduce
-from operator import or_
-from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Meta, Raw, Struct
+from msgspec import Meta, Raw
 
 from runlane_contracts import events
-from runlane_contracts.envelope import Commit, Fact
-from runlane_contracts.ids import ID_PATTERN, TENANT_PATTERN, Timestamp, is_moment
+from runlane_contracts.envelope import Fact
+from runlane_contracts.ids import ID_PATTERN, is_moment
+from runlane_contracts.lean import TIME_PATTERN, lean
 
-_TIMESTAMP = re.compile(next(meta.pattern for meta in get_args(Timestamp)[1:] if meta.pattern))
+_TIMESTAMP = re.compile(TIME_PATTERN)
 _is_id = re.compile(ID_PATTERN).match
-_STRIPPED = {ID_PATTERN, TENANT_PATTERN, _TIMESTAMP.pattern}
-
-
-def _lean(cls: type[Struct], *, replaced: dict[str, Any] | None = None) -> type[Struct]:
-    """`cls` without patterns, not frozen, and no business of the garbage collector: what was decoded has no cycles."""
-    hints = get_type_hints(cls, include_extras=True)
-    fields: list[Any] = []
-    for info in msgspec.structs.fields(cls):
-        hint = (replaced or {}).get(info.name, stripped(hints[info.name]))
-        fields.append((info.name, hint) if info.required else (info.name, hint, default_of(info)))
-    return msgspec.defstruct(cls.__name__, fields, kw_only=True, omit_defaults=True, gc=False)
-
-
-def stripped(hint: Any) -> Any:
-    """A type without the patterns of ids and times; everything else it asks for stays."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        is_plain = any(isinstance(meta, Meta) and meta.pattern in _STRIPPED for meta in hint.__metadata__)
-        return parts[0] if is_plain else hint
-    if origin in {Union, types.UnionType}:
-        return reduce(or_, (stripped(part) for part in parts))
-    if origin is tuple:
-        return tuple[tuple(part if part is Ellipsis else stripped(part) for part in parts)]  # type: ignore[misc]
-    return hint
-
-
-def default_of(info: msgspec.structs.FieldInfo) -> Any:
-    """What `defstruct` takes as a field's default."""
-    return msgspec.field(default_factory=info.default_factory) if info.default is NODEFAULT else info.default
-
-
-LEAN_FACT = _lean(Fact)
-_decode_commit = msgspec.json.Decoder(_lean(Commit, replaced={"facts": tuple[LEAN_FACT, ...]})).decode  # type: ignore[valid-type]
-
-
-_decode_fact = msgspec.json.Decoder(LEAN_FACT).decode
-
-
-def decode_lean_fact(raw: Raw) -> Fact:
-    """A fact whose ids are not checked yet, and which may be changed. Raises as `decode_lean_commit`."""
-    return cast("Fact", _decode_fact(raw))
-
-
-def decode_lean_commit(body: bytes) -> Commit:
-    """A commit whose ids are not checked yet, with facts that may be changed. It encodes to the same bytes.
-
-    Raises:
-        msgspec.MsgspecError: the rest does not fit the contract.
-    """
-    return cast("Commit", _decode_commit(body))
 
 
 def has_good_ids(fact: Fact) -> bool:
@@ -127,7 +75,7 @@ def _check(type_: str) -> _Check | None:
         patterns = _patterns(hints[name])
         ids += [name] if ID_PATTERN in patterns else []
         times += [name] if _TIMESTAMP.pattern in patterns else []
-    return _Check(msgspec.json.Decoder(_lean(cls)).decode, tuple(ids), tuple(times))
+    return _Check(msgspec.json.Decoder(lean(cls)).decode, tuple(ids), tuple(times))
 
 
 def _patterns(hint: Any) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane.redaction_filter.lean import decode_lean_commit, decode_lean_fact, has_good_ids, is_good_payload
+from runlane.redaction_filter.lean import has_good_ids, is_good_payload
 from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.codec import encode
@@ -21,6 +21,7 @@ from runlane_contracts.commands import derived_id
 from runlane_contracts.envelope import Actor, Fact
 from runlane_contracts.headers import FIRST_SEQUENCE, LAST_SEQUENCE
 from runlane_contracts.ids import is_id
+from runlane_contracts.lean import decode_lean_commit, decode_lean_fact
 from runlane_contracts.lifecycle import MAX_FACTS_PER_COMMIT
 from runlane_contracts.subjects import RunAddress
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane.redaction_filter.lean import default_of, stripped
 from runlane_contracts import events
 from runlane_contracts.codec import encode
 from runlane_contracts.envelope import EMPTY_PAYLOAD, Fact
 from runlane_contracts.ids import is_id
+from runlane_contracts.lean import default_of, stripped
 
 _USAGE = "usage"
 

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from opentelemetry.metrics import Histogram
-
-from runlane.hosting.telemetry import histogram, observe
+from runlane.hosting.histograms import Histogram, histogram
+from runlane.hosting.telemetry import observe
 from runlane_contracts.commands import COMMANDS
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
 

@@ -117,6 +117,28 @@ async def test_runs_that_are_folded_further_are_not_compared(store: ReadStore) -
     assert await both.unsettled(new) == (RunAddress("acme", "run_1"),)
 
 
+async def test_a_way_back_that_broke_off_can_be_taken_again(store: ReadStore) -> None:
+    """To see it fail: let `reopen` look for what is kept only."""
+    both = Generations(store)
+    await write(store, [change(a_short_run())], 1)
+    new = await both.begin()
+    await write(store, [change(a_short_run())], 1, new)
+    await both.switch(new, projection="runs")
+    assert await both.reopen() == 1  # and the process died
+    kept = await both.kept()
+    assert kept is not None
+    assert kept.generation == 1
+    assert await both.reopen() == 1
+    await both.switch(1, projection="runs")
+    assert await both.live() == 1
+    assert await both.reopen() == new
+    await both.give_up(new, keep=True)
+    await both.begin()
+    kept = await both.kept()
+    assert kept is not None
+    assert kept.generation == new
+
+
 async def test_what_was_replaced_is_swept_piece_by_piece(store: ReadStore) -> None:
     both = Generations(store)
     await write(store, [change(a_short_run(f"run_{n}")) for n in range(5)], 1)

@@ -210,6 +210,18 @@ async def test_a_batch_is_answered_as_one_and_its_watches_begin_after_it() -> No
         assert (await client.more())["error"]["code"] == -32600  # and nothing for the one before
 
 
+async def test_a_watch_may_begin_with_the_last_facts_where_an_item_begins() -> None:
+    view, story = a_view(
+        events.MessageStarted(message_id="m1", role="assistant"),
+        events.TaskCreated(task_id="t1"),
+        events.MessageCompleted(message_id="m1", role="assistant", content="whole"),
+    )
+    async with door(view) as gateway, gateway.client() as client:
+        hello = await client.watch("run_1", last=1)
+        assert hello["baseline"]["sequence"] == len(story.facts) - 3
+        assert [one.params["fact"]["sequence"] for one in await client.facts(3)] == [3, 4, 5]
+
+
 async def test_what_wants_no_answer_gets_none() -> None:
     view, story = a_view(*(events.TaskCreated(task_id=f"t{index}") for index in range(6)))
     async with door(view) as gateway, gateway.client() as client:
@@ -530,6 +542,9 @@ async def test_a_token_of_another_tenant_or_of_nobody_renews_nothing() -> None:
             with pytest.raises(RpcError) as found:
                 await client.call("auth/renew", token=token)
             assert found.value.code == code
+        assert [(path, str(code)) for _, path, code in gateway.refusals] == [
+            ("/v1/ws", "forbidden"), ("/v1/ws", "unauthenticated")
+        ]  # fmt: skip
         assert (await client.watch("run_1"))["outcome"] == "snapshot"
 
 
@@ -568,7 +583,7 @@ async def test_shutting_down_says_end_with_a_cursor_and_closes() -> None:
 
 async def test_a_lifetime_ends_a_connection_with_its_cursor() -> None:
     view, _ = a_view()
-    async with door(view, limits=replace(QUICK, lifetime_s=0.3)) as gateway, gateway.client() as client:
+    async with door(view, limits=replace(QUICK, lifetime_s=1.0)) as gateway, gateway.client() as client:
         await client.watch("run_1")
         assert (await client.closed())[0] == 1001
         assert client.of("run/end")[0].params["reason"] == "lifetime"
@@ -602,7 +617,7 @@ async def test_a_client_that_reads_nothing_is_ended_with_its_cursor_and_holds_li
 
 
 async def test_a_client_that_is_gone_without_a_word_is_noticed() -> None:
-    limits = replace(QUICK, heartbeat_s=0.1, dead_after=3)
+    limits = replace(QUICK, heartbeat_s=0.1, dead_after=20)
     async with door(limits=limits) as gateway, gateway.client(close_timeout=0.1) as client:
         await client.quiet(0.6)
         assert len(gateway.sessions) == 1  # pings are answered by themselves

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import hmac
+import http.server
 import json
+import threading
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -17,10 +19,12 @@ from pydantic import SecretStr
 
 from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import EVERY_RIGHT, Right, lost
+from runlane.hosting.revoked_tokens import revoked_in
 from runlane.hosting.settings import AccessSettings, SettingsInvalid
 from runlane.hosting.token_keys import FixedKeys, ServedKeys, keys_of_jwks, keys_of_secret
 from runlane.hosting.web_tokens import TokenAuthorizer, TokenRules
 from runlane_contracts.problems import Code
+from support.eventually import eventually
 from support.tokens import AUDIENCE, ISSUER, NOON, Clock, Issuer, jwks
 
 PINNED = ("RS256", "ES256", "EdDSA")
@@ -290,6 +294,60 @@ async def test_api_keys_and_tokens_are_let_in_side_by_side(clock):
 
 
 @pytest.mark.parametrize(
+    ("revocation", "is_out"),
+    [
+        ({"jti": "t1"}, True), ({"jti": "t2"}, False), ({"jti": "t1", "tenant_id": "other"}, False),
+        ({"subject": "ann"}, True), ({"subject": "bob"}, False), ({"subject": "ann", "tenant_id": "acme"}, True),
+        ({"subject": "ann", "tenant_id": "other"}, False),
+        ({"subject": "ann", "before": "2026-03-01T13:00:00+01:00"}, True),
+        ({"subject": "ann", "before": "2026-03-01T11:59:00Z"}, False),
+    ],
+)  # fmt: skip
+async def test_a_token_is_revoked_before_its_time_by_its_name_or_its_subject(
+    tmp_path, issuer, clock, revocation, is_out
+):
+    path, keys_path = tmp_path / "revoked.json", tmp_path / "jwks.json"
+    path.write_text("[]")
+    keys_path.write_bytes(jwks(issuer))
+    settings = AccessSettings(
+        jwt_jwks_file=keys_path, jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_revoked_file=path
+    )  # fmt: skip
+    token = issuer.token(jti="t1", iat=NOON - timedelta(seconds=30))
+    async with authorizer_of(settings, now=clock) as keys:
+        who = await keys.authenticate(token)
+        assert who is not None
+        path.write_text(json.dumps([{"jti": "another"}, revocation]))
+        clock.passes(1)
+        assert (keys.revalidate(who) is None) is is_out
+        assert (await keys.authenticate(token) is None) is is_out
+        again = issuer.token(jti="t3", iat=NOON + timedelta(seconds=1))
+        assert (await keys.authenticate(again) is not None) is (
+            not is_out or "jti" in revocation or "before" in revocation
+        )
+
+
+async def test_a_token_that_says_not_when_it_was_issued_is_older_than_any(tmp_path, issuer, clock):
+    path = tmp_path / "revoked.json"
+    path.write_text('[{"subject": "ann", "before": "1999-01-01T00:00:00Z"}]')
+    source = FixedKeys(keys_of_jwks(jwks(issuer), PINNED))
+    keys = TokenAuthorizer(RULES, source, now=clock, is_revoked=revoked_in(path, now=clock))
+    assert await keys.authenticate(issuer.token()) is None
+    assert await keys.authenticate(issuer.token(iat=NOON)) is not None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[{}]", '[{"tenant_id": "acme"}]', '[{"jti": "a", "subject": "b"}]', '[{"jti": ""}]', "{}",
+     '[{"subject": "a", "before": "2026-03-01"}]'],
+)  # fmt: skip
+def test_a_revocation_that_would_mean_everybody_or_nothing_is_refused(tmp_path, clock, content):
+    path = tmp_path / "revoked.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"revoked\.json"):
+        revoked_in(path, now=clock)
+
+
+@pytest.mark.parametrize(
     ("given", "complaint"),
     [
         ({"jwt_secret": "s" * 31}, "32 bytes"),
@@ -309,3 +367,40 @@ async def test_settings_that_make_no_sense_are_refused_at_the_start(given, compl
     with pytest.raises(SettingsInvalid, match=complaint):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(authorizer_of(settings))
+
+
+async def test_an_issuer_that_comes_up_late_is_waited_for(issuer, clock):
+    """Over real HTTP: nothing listens at first, and nobody is let in; then somebody serves the keys."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), KeyServer, bind_and_activate=False)
+    server.server_bind()
+    url = f"http://127.0.0.1:{server.server_port}/jwks"
+    settings = AccessSettings(jwt_jwks_url=url, jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_jwks_refresh_s=1)
+    async with authorizer_of(settings, now=clock) as keys:
+        assert await keys.authenticate(issuer.token()) is None
+        KeyServer.content = jwks(issuer)
+        server.server_activate()
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+
+            async def is_in() -> bool:
+                return await keys.authenticate(issuer.token()) is not None
+
+            await eventually(is_in)
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class KeyServer(http.server.BaseHTTPRequestHandler):
+    content = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(self.content)))
+        self.end_headers()
+        self.wfile.write(self.content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""

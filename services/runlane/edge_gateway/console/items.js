@@ -386,6 +386,8 @@ function planOf(fact, context) {
 export function markView(key, mark) {
   const text = mark.type === "log.quarantined"
     ? ["a fact was quarantined: ", inline(mark.reason ?? "", 400)]
+    : mark.type === "log.compacted" && mark.reason === "erasure"
+      ? [`content of facts #${mark.from_sequence}–#${mark.to_sequence} was erased (`, inline(Array.isArray(mark.erased) ? mark.erased.join(", ") : ""), "): ", inline(mark.policy ?? "", 400)]
     : mark.type === "log.compacted"
       ? [`facts #${mark.from_sequence}–#${mark.to_sequence} were replaced by a snapshot (`, inline(mark.reason ?? ""), ", policy ", inline(mark.policy ?? ""), ")"]
       : [inline(mark.type), " ", h("code", {}, ...inert(digestLine(mark)))];

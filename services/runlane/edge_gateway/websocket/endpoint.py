@@ -74,7 +74,9 @@ class SocketEndpoint:
     async def _refuse(self, scope: Scope, send: Send, exc: Exception) -> None:
         code = refused_code(exc)
         if code is not None and self._on_refusal is not None:
-            self._on_refusal({**scope, "method": "GET"}, code)
+            noted = self._on_refusal({**scope, "method": "GET"}, code)
+            if noted is not None:
+                await noted.stored()
         await answer_handshake(send, problem_of(exc) or problem_response(Code.INTERNAL))
 
 

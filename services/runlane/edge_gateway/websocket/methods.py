@@ -136,10 +136,10 @@ class Methods:
     async def _renew(self, call: Call) -> Answer:
         asked = params(call, Renew)
         principal = await self._services.authorizer.authenticate(asked.token)
-        if principal is None:
-            raise ProblemError(Code.UNAUTHENTICATED)
-        if principal.tenant_id != self.principal.tenant_id:
-            raise ProblemError(Code.FORBIDDEN, "the token belongs to another tenant")
+        if principal is None or principal.tenant_id != self.principal.tenant_id:
+            code = Code.UNAUTHENTICATED if principal is None else Code.FORBIDDEN
+            self._note("/v1/ws", code)
+            raise ProblemError(code, "" if principal is None else "the token belongs to another tenant")
         self.principal, self._bearer = principal, asked.token
         for subscription in self._open.values():  # what its rights do not allow any more ends within a second
             self._services.watches.crowd.renew(subscription, principal)
@@ -238,8 +238,10 @@ class Methods:
 
     def note_refusal(self, run_id: str, code: Code) -> None:
         """For the audit: as the same watch over HTTP would be noted."""
+        self._note(f"/v1/runs/{run_id}/watch", code)
+
+    def _note(self, path: str, code: Code) -> None:
         if self._services.on_refusal is not None:
-            path = f"/v1/runs/{run_id}/watch"
             self._services.on_refusal({"method": "GET", "path": path, PRINCIPAL: self.principal}, code)
 
 

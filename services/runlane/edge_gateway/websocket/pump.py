@@ -65,23 +65,22 @@ class Pump:
             return
         self._running = True
         try:
-            while self._socket.is_open and self._ready and (lowest := self._allowed()) is not None:
-                if not self._write_one(lowest):
-                    break
+            while self._socket.is_open and self._ready and self._write_one(self._allowed()):
+                pass
         finally:
             self._running = False
 
     def _allowed(self) -> Lane | None:
         return self._gate.lowest(self._socket.backlog_bytes) if self._socket.is_paused else self._gate.open()
 
-    def _write_one(self, lowest: Lane) -> bool:
-        """Whether anything was written, or settled."""
+    def _write_one(self, lowest: Lane | None) -> bool:
+        """Whether anything was written, or settled. None: nothing may be written; they are asked so that they know."""
         for subscription in self._by_urgency():
             piece = subscription.take(lowest, self._clock())
             if piece is not None:
                 self._write(subscription, piece)
                 return True
-            if self._settle(subscription):
+            if lowest is not None and self._settle(subscription):
                 return True
         return False
 

@@ -58,7 +58,7 @@ class Subscription:
 
     # --- out ----------------------------------------------------------------------------------------------
 
-    def take(self, lowest: Lane, now: float) -> Piece | None:
+    def take(self, lowest: Lane | None, now: float) -> Piece | None:
         """What comes next, within the credit."""
         if self._snapshot:
             return self._take_snapshot(lowest)
@@ -79,8 +79,8 @@ class Subscription:
         """What it takes to go on when `take` had nothing."""
         return Want.ROOM if self._snapshot else self.out.want
 
-    def _take_snapshot(self, lowest: Lane) -> Piece | None:
-        frame = self.out.snapshot() if lowest >= Lane.FACTS else None
+    def _take_snapshot(self, lowest: Lane | None) -> Piece | None:
+        frame = self.out.snapshot() if lowest is not None and lowest >= Lane.FACTS else None
         if frame is None:
             return None
         self._snapshot = False

@@ -87,6 +87,8 @@ class RunWatches:
 
 
 def _request(asked: Watch) -> WatchRequest:
+    if asked.last is not None and asked.from_ is not None:
+        raise ProblemError(Code.INVALID_REQUEST, "last, from: one of the two")
     return WatchRequest(
         types=_types(asked.types),
         previews=asked.previews,
@@ -94,6 +96,7 @@ def _request(asked: Watch) -> WatchRequest:
         cursor=asked.cursor or None,
         sticky=bool(asked.cursor),
         min_sequence=asked.min_sequence,
+        last=asked.last or 0,
     )
 
 

@@ -43,8 +43,11 @@ def payloads() -> st.SearchStrategy[CommandPayload]:
 
 
 class OneRun(RuleBasedStateMachine):
-    """To see it fail: let `machine._waiting_approval` not look at the resolution, `decide` not at `applied_commands`, or
-    `_ended` not close what is open."""
+    """One run, whatever comes.
+
+    To see it fail: let `machine._waiting_approval` not look at the resolution, `decide` not at `applied_commands`, or
+    `_ended` not close what is open.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -151,6 +151,7 @@ class Attribute(StrEnum):
 
     TENANT_ID = "runlane.tenant_id"
     RUN_ID = "runlane.run_id"
+    PARENT_RUN_ID = "runlane.parent_run_id"
     SEQUENCE = "runlane.sequence"
     LEASE_EPOCH = "runlane.lease_epoch"
     WORKER_ID = "runlane.worker_id"

@@ -1,5 +1,6 @@
 """Signals in, counts and spans out; what was counted is written down now and then, and read back at the start."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,26 +83,26 @@ class Aggregator:
         kept = found or Checkpoint(epoch=state.epoch, signal_seq=0)
         self.book = Book(self._max_open_runs, kept.runs)
         self.rollup = Rollup(Labels(self._limits, kept.labels), self._durations, kept.counts)
-        # After a power cut the stream may have lost its end; what was counted of it comes again and is known.
-        reached = min(kept.signal_seq, state.last_seq)
         self.progress = Progress(
-            epoch=state.epoch, signal_seq=reached, saved_seq=kept.signal_seq if found else -1,
+            epoch=state.epoch, signal_seq=kept.signal_seq, saved_seq=kept.signal_seq if found else -1,
             saved_ns=self._now_ns(), target_seq=state.last_seq, is_counting=True,
         )  # fmt: skip
-        return reached
+        # A power cut may have taken the end of the stream. It comes again with the same sequences, and is passed over.
+        return min(kept.signal_seq, state.last_seq)
 
     async def handle(self, batch: list[Delivery]) -> int:
         """Count a batch. It is acknowledged at once: where the next one goes on from is the checkpoint."""
         spans: list[FinishedSpan] = []
         for delivery in batch:
-            self._count(delivery, spans)
-        self.progress.signal_seq = batch[-1].stream_seq
+            if delivery.stream_seq > self.progress.signal_seq:
+                self._count(delivery, spans)
+        self.progress.signal_seq = max(self.progress.signal_seq, batch[-1].stream_seq)
         self.progress.last_stored_ns = batch[-1].time_ns
         delay_s = max(0, self._now_ns() - batch[-1].time_ns) / SECOND_NS
         self._durations.record(Metric.SIGNAL_DELAY, delay_s, {})
         if spans and self._outbox is not None:
             self._outbox.put(spans)
-        return self.progress.signal_seq
+        return batch[-1].stream_seq
 
     def _count(self, delivery: Delivery, spans: list[FinishedSpan]) -> None:
         try:
@@ -133,7 +134,8 @@ class Aggregator:
             epoch=progress.epoch, signal_seq=progress.signal_seq, runs=list(self.book.runs),
             counts=self.rollup.counts, labels=self.rollup.labels.taken,
         )  # fmt: skip
-        packed = CheckpointStore.packed(checkpoint)
+        encoded = CheckpointStore.encoded(checkpoint)
+        packed = await asyncio.to_thread(CheckpointStore.packed, encoded)
         if self._outbox is not None:
             await self._outbox.flush(FLUSH_WITHIN_S)
         try:

@@ -69,9 +69,14 @@ class CheckpointStore:
         return found if whole else None
 
     @staticmethod
-    def packed(checkpoint: Checkpoint) -> bytes:
-        """As it is stored."""
-        return zstandard.compress(_encode(checkpoint), 1)
+    def encoded(checkpoint: Checkpoint) -> bytes:
+        """A copy that no longer changes."""
+        return _encode(checkpoint)
+
+    @staticmethod
+    def packed(encoded: bytes) -> bytes:
+        """As it is stored. May be called in a thread."""
+        return zstandard.compress(encoded, 1)
 
     async def save(self, packed: bytes, signal_seq: int) -> None:
         """Write one down. Until it is whole, the one before counts."""

@@ -29,9 +29,17 @@ SECOND_NS = 1_000_000_000
 class SpanOutbox:
     """Spans on their way. `counts`: exported, dropped (no room), too_old."""
 
-    def __init__(self, send: Send, *, now: Now, max_waiting: int, max_age_s: float) -> None:
+    def __init__(
+        self,
+        send: Send,
+        *,
+        now: Now,
+        max_waiting: int,
+        max_age_s: float,
+        retry_s: tuple[float, float] = RETRY_S,
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self._send, self._now = send, now
+        self._send, self._now, self._retry_s = send, now, retry_s
         self._max_waiting, self._max_age_ns = max_waiting, int(max_age_s * SECOND_NS)
         self._waiting: deque[FinishedSpan] = deque()
         self._arrived = asyncio.Event()
@@ -64,18 +72,18 @@ class SpanOutbox:
 
     async def run(self) -> None:
         """Send, for ever."""
-        pause_s = RETRY_S[0]
+        pause_s = self._retry_s[0]
         while True:
             await self._arrived.wait()
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             if await asyncio.to_thread(self._send, batch):
                 self.counts["exported"] += len(batch)
-                pause_s = RETRY_S[0]
+                pause_s = self._retry_s[0]
             else:
                 self._put_back(batch)
                 log.debug("the collector took no spans; %d wait", len(self._waiting))
                 await asyncio.sleep(pause_s)
-                pause_s = min(RETRY_S[1], pause_s * 2)
+                pause_s = min(self._retry_s[1], pause_s * 2)
             if not self._waiting:
                 self._arrived.clear()
                 self._empty.set()

@@ -75,11 +75,12 @@ def span_of(happening: Happening) -> FinishedSpan | None:
 
 def _run_span(ended: RunEnded) -> FinishedSpan:
     run = ended.run
-    attributes = {
+    attributes: Attributes = {
         **_common(run),
         Attribute.GEN_AI_OPERATION: Span.INVOKE_AGENT.value,
         Attribute.STATUS: ended.status,
         **_usage(run.usage),
+        **({Attribute.PARENT_RUN_ID: run.parent_run_id} if run.parent_run_id else {}),
     }
     return FinishedSpan(
         name=f"{Span.INVOKE_AGENT.value} {shown(run.agent)}",

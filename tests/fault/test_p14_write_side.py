@@ -42,7 +42,6 @@ async def patiently(me: Client, verb: str, path: str, body: Any, expected: set[i
 
 
 async def test_p14_every_answer_holds_at_once_on_three_nodes() -> None:
-    """To see it fail: set `look_again_s` to 0 in the gateway's `app.py`: a replica that is behind says "no such run"."""
     async with clustered_side() as (side, _):
         me = side.client()
         for _ in range(8):

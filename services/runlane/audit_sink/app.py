@@ -138,8 +138,9 @@ class _Sink:
             "records": stats.records, "checkpoints": stats.checkpoints, "conflicts": stats.conflicts,
             "lost": stats.lost, "sources": sources,
         }  # fmt: skip
-        if stats.trouble:
-            detail["trouble"] = stats.trouble
+        trouble = stats.trouble or next((one.trouble for one in self.broker_logs if one.trouble), "")
+        if trouble:
+            detail["trouble"] = trouble
         return Health(ready=self._connection.is_connected, detail=detail)
 
     def _report(self) -> None:

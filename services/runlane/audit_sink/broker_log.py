@@ -106,6 +106,8 @@ class BrokerLog:
         self._subject = subjects.intake(PLATFORM, BROKER)
         self._place_path = path.with_name(path.name + ".audited")
         self.noted = 0
+        self.trouble = ""
+        """Why they wait, while they do."""
 
     async def follow(self) -> None:
         """For ever."""
@@ -121,12 +123,21 @@ class BrokerLog:
             try:
                 await self._store(found, read.begin)
             except KernelError as exc:
-                log.debug("refusals of the broker wait: %s", exc)
+                self._say(str(exc))
                 place = read.begin
                 await asyncio.sleep(_RETRY_S)
                 continue
+            self._say("")
             place = read.end
             self._keep_place(place)
+
+    def _say(self, trouble: str) -> None:
+        """Once that they wait, and once that they do no longer."""
+        if trouble and not self.trouble:
+            log.warning("refusals of the broker wait: %s", trouble, extra={"event": LogEvent.REFUSALS_WAIT})
+        elif self.trouble and not trouble:
+            log.info("refusals of the broker are recorded again", extra={"event": LogEvent.AUDIT_RESUMED})
+        self.trouble = trouble
 
     # --- the log --------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ async def test_a_log_is_read_once_over_restarts_and_rotations(tmp_path: Path):
         await eventually(lambda: intake.subjects == ["a", "b", "c", "d", "e", "f2", "f3"])
 
 
-async def test_what_cannot_be_stored_yet_waits_and_half_a_line_too(tmp_path: Path):
+async def test_what_cannot_be_stored_yet_waits_and_half_a_line_too(tmp_path: Path, caplog):
     path, intake = tmp_path / "server.log", Intake()
     intake.down = True
     write(path, "a", "b")
@@ -135,6 +135,7 @@ async def test_what_cannot_be_stored_yet_waits_and_half_a_line_too(tmp_path: Pat
         assert not intake.stored
         intake.down = False
         await eventually(lambda: intake.subjects == ["a", "b"])
+        assert len([line for line in caplog.records if "of the broker wait" in line.message]) == 1
         path.write_text(path.read_text() + "\n")
         await eventually(lambda: intake.subjects == ["a", "b", "c"])
 

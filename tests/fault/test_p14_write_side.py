@@ -51,7 +51,6 @@ async def test_p14_every_answer_holds_at_once_on_three_nodes() -> None:
 
 
 async def test_p14_a_broker_node_dies_and_nobody_has_to_act() -> None:
-    """To see it fail: let `Bucket._write` not try again: what it wrote and did not hear of is told as held by another."""
     async with clustered_side() as (side, servers):
         me = side.client()
         before = [await whole_life(me) for _ in range(3)]

@@ -275,7 +275,7 @@ class RunHub:
         history = History(self._owner.view, self.run, Position("", 0, 0))
         try:
             commits = await history.next(self._owner.limits.ring_bytes // 2)
-        except Hole:
+        except (Hole, Retryable):  # an archive that does not answer keeps nobody from the state
             return []
         return commits if commits and commits[-1].last_sequence >= head.last_sequence else []
 

@@ -229,6 +229,8 @@ class Door:
     commands: CommandDesk
     sessions: Sessions
     refusals: list[tuple[str, str, Code]]
+    noted: Any = None
+    """What a refusal that was noted is."""
 
     @property
     def view(self) -> MemoryView:
@@ -266,8 +268,11 @@ async def door(
     refusals: list[tuple[str, str, Code]] = []
     sizes = out or OutgoingLimits(stale_retry_s=0.001)
 
-    def on_refusal(scope: Scope, code: Code) -> None:
+    made: Door | None = None
+
+    def on_refusal(scope: Scope, code: Code) -> Any:
         refusals.append((scope["method"], scope["path"], code))
+        return None if made is None else made.noted
 
     async with edge(view, tick_s=tick_s, **options) as gateway:
         gateway.lost = lambda one: None if keyring.revalidate(one) else Code.UNAUTHENTICATED  # type: ignore[method-assign]
@@ -284,7 +289,8 @@ async def door(
         app = _app(endpoint, commands)
         async with sessions.ticking(tick_s), http_server(app, drain_deadline_s=1.0) as address:
             try:
-                yield Door(address.url, gateway, keyring, commands, sessions, refusals)
+                made = Door(address.url, gateway, keyring, commands, sessions, refusals)
+                yield made
             finally:
                 await sessions.shut_down()
 

@@ -548,6 +548,28 @@ async def test_a_token_of_another_tenant_or_of_nobody_renews_nothing() -> None:
         assert (await client.watch("run_1"))["outcome"] == "snapshot"
 
 
+async def test_who_is_refused_is_answered_once_the_audit_has_it() -> None:
+    """Take `stored` out of `Methods._note`, or out of the endpoint, to see it fail."""
+    kept: list[str] = []
+
+    class Noted:
+        async def stored(self) -> None:
+            await asyncio.sleep(0.02)
+            kept.append("stored")
+
+    async with door() as gateway:
+        gateway.noted = Noted()
+        async with gateway.client() as client:
+            for number, (method, params) in enumerate(
+                [("run/watch", {"run_id": "absent"}), ("auth/renew", {"token": "key-other"})], start=1
+            ):
+                with pytest.raises(RpcError):
+                    await client.call(method, **params)
+                assert len(kept) == number
+        await refused(gateway, key="wrong")
+        assert len(kept) == 3
+
+
 async def test_a_token_with_lesser_rights_ends_what_it_does_not_allow() -> None:
     view, _ = a_view()
     async with door(view) as gateway, gateway.client() as client:

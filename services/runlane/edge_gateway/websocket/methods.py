@@ -19,7 +19,7 @@ from runlane.edge_gateway.websocket.pump import Pump
 from runlane.edge_gateway.websocket.subscription import OnStop, Subscription
 from runlane.edge_gateway.websocket.watching import RunWatches
 from runlane.hosting.authorizer import PRINCIPAL, Authorizer, Principal, Right, lost
-from runlane.hosting.http import OnRefusal, ProblemError, refused_code
+from runlane.hosting.http import NotedRefusal, OnRefusal, ProblemError, refused_code
 from runlane_contracts.codec import timestamp
 from runlane_contracts.problems import Code
 from runlane_contracts.websocket import (
@@ -138,7 +138,7 @@ class Methods:
         principal = await self._services.authorizer.authenticate(asked.token)
         if principal is None or principal.tenant_id != self.principal.tenant_id:
             code = Code.UNAUTHENTICATED if principal is None else Code.FORBIDDEN
-            self._note("/v1/ws", code)
+            await self._note("/v1/ws", code)
             raise ProblemError(code, "" if principal is None else "the token belongs to another tenant")
         self.principal, self._bearer = principal, asked.token
         for subscription in self._open.values():  # what its rights do not allow any more ends within a second
@@ -169,9 +169,7 @@ class Methods:
         try:
             return await self._open_watch(call, asked)
         except Exception as exc:
-            code = refused_code(exc)
-            if code is not None:
-                self.note_refusal(asked.run_id, code)
+            await self._note(_watch_path(asked.run_id), refused_code(exc))
             raise
         finally:
             self._opening -= 1
@@ -185,7 +183,7 @@ class Methods:
         wire = SubscriptionWire(self._count)
         subscription = await self._services.watches.open(
             asked, self.principal, wire, credit=min(asked.credit or self._limits.credit, self._limits.credit),
-            wake=self._pump.wake, on_stop=self._on_stop, on_refusal=lambda code: self.note_refusal(asked.run_id, code),
+            wake=self._pump.wake, on_stop=self._on_stop, on_refusal=lambda code: self._told(asked.run_id, code),
         )  # fmt: skip
         self._open[subscription.name] = subscription
         hello = msgspec.structs.asdict(subscription.out.hello())
@@ -203,7 +201,11 @@ class Methods:
         subscription = self._open.get(asked.subscription) or self._ended.get(asked.subscription)
         if subscription is None:
             raise ProblemError(Code.NOT_FOUND, "no such subscription")
-        room = subscription.ack(asked.cursor)
+        try:
+            room = subscription.ack(asked.cursor)
+        except ProblemError as exc:
+            await self._note(_watch_path(subscription.run_id), refused_code(exc))
+            raise
         if subscription.name in self._open:
             self._pump.wake(subscription)
         return Answer(_result(call, Acked(credit=room)))
@@ -236,13 +238,25 @@ class Methods:
         if self._releasing:
             await asyncio.gather(*self._releasing, return_exceptions=True)
 
-    def note_refusal(self, run_id: str, code: Code) -> None:
-        """For the audit: as the same watch over HTTP would be noted."""
-        self._note(f"/v1/runs/{run_id}/watch", code)
+    def _told(self, run_id: str, code: Code) -> None:
+        """A watch that was open lost its right."""
+        self._refusal(_watch_path(run_id), code)
 
-    def _note(self, path: str, code: Code) -> None:
-        if self._services.on_refusal is not None:
-            self._services.on_refusal({"method": "GET", "path": path, PRINCIPAL: self.principal}, code)
+    async def _note(self, path: str, code: Code | None) -> None:
+        """Whoever is refused access is answered once the audit has it."""
+        noted = None if code is None else self._refusal(path, code)
+        if noted is not None:
+            await noted.stored()
+
+    def _refusal(self, path: str, code: Code) -> NotedRefusal | None:
+        if self._services.on_refusal is None:
+            return None
+        return self._services.on_refusal({"method": "GET", "path": path, PRINCIPAL: self.principal}, code)
+
+
+def _watch_path(run_id: str) -> str:
+    """The same watch over HTTP."""
+    return f"/v1/runs/{run_id}/watch"
 
 
 def _result(call: Call, value: msgspec.Struct) -> bytes:

@@ -17,7 +17,7 @@ from runlane.command_gateway.wire import ContentTaken
 from runlane.hosting.authorizer import Principal, Right
 from runlane.hosting.http import ProblemError, json_response
 from runlane.kernel.clock import Now
-from runlane.masking.content import VAULTED, Seen, seen
+from runlane.masking.content import MAX_SEARCHED_BYTES, VAULTED, Seen, seen
 from runlane.masking.rules import RULES_VERSION
 from runlane.masking.scanner import Scanner
 from runlane.object_store.content import CONTENT_PATH, ContentMeta, Contents, content_ref_id
@@ -119,7 +119,7 @@ class ContentDesk:
         return meta
 
     async def _seen(self, received: _Received, media_type: str, classification: Classification) -> Seen:
-        if classification is Classification.RESTRICTED:
+        if classification is Classification.RESTRICTED or received.size > MAX_SEARCHED_BYTES:
             return VAULTED
         async with self._searching:
             if self._scanner is None:

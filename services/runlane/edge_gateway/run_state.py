@@ -9,6 +9,7 @@ import msgspec
 from runlane.edge_gateway.history import History, Hole
 from runlane.edge_gateway.view import View, ViewCommit, ViewFact
 from runlane.hosting.http import ProblemError
+from runlane.kernel.errors import Retryable
 from runlane_contracts import codec
 from runlane_contracts.cursor import REDUCER_VERSION, Position
 from runlane_contracts.lean import decode_lean_commit
@@ -99,7 +100,7 @@ class RunStates:
         if sequence <= SHORT_RUN_FACTS:
             try:
                 return await self._fold(run, _nothing(run), sequence)
-            except Hole:
+            except (Hole, Retryable):  # what is folded already needs no archive
                 pass
         kept = await self._folded.load(run)
         return await self._fold(run, _nothing(run) if kept is None else kept, sequence)
@@ -199,6 +200,11 @@ class EncodedSnapshot:
     @property
     def size(self) -> int:
         """Of the JSON, in bytes."""
+        return len(self._body)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes on the wire."""
         return len(self._body)
 
     def with_cursor(self, cursor: str) -> bytes:

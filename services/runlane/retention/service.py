@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from runlane.kernel.clock import Now
-from runlane.kernel.errors import KernelError, Retryable
+from runlane.kernel.errors import KernelError
 from runlane.object_store.store import Objects
 from runlane.read_store.rows import FinishedRow
 from runlane.retention.compactor import Compactor, Report, failed
@@ -98,6 +98,8 @@ class Retention:
                 else:
                     reports.append(await self._one(run, kept.text))
             self.stats.passes += 1
+            if not any(one.outcome == "failed" for one in reports):
+                self.stats.trouble = ""
             return Summary(
                 compacted=sum(one.outcome in {"compacted", "already"} for one in reports),
                 failed=sum(one.outcome == "failed" for one in reports),
@@ -199,7 +201,9 @@ async def every(retention: Retention, every_s: float) -> None:
         await asyncio.sleep(every_s)
         try:
             done = await retention.compact()
-        except (KernelError, Refused, Retryable) as exc:
+        except Refused:
+            continue  # somebody asked for one just now
+        except KernelError as exc:
             retention.stats.trouble = str(exc)
             log.warning("retention waits: %s", exc)
         else:

@@ -1,5 +1,6 @@
 """Which finished run stays how long."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from runlane.kernel.errors import Retryable
 from runlane.read_store import FinishedRow
 from runlane.retention.policy import age_of, policy_of
-from runlane.retention.service import Retention
+from runlane.retention.service import Retention, every
 from runlane.retention.settings import RetentionSettings
 from runlane_contracts.codec import timestamp
 from runlane_contracts.lifecycle import Refused
+from support.eventually import eventually
 from support.retained import LIFE, RUN, Fuse, Killed, Shelf
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -56,12 +59,16 @@ def test_a_tenant_in_no_class_is_refused_at_the_start() -> None:
 class Ended:
     """The read store's answer."""
 
+    trouble: Exception | None = None
+
     def __init__(self, rows: Sequence[FinishedRow]) -> None:
         self.rows = list(rows)
 
     async def finished_runs(
         self, *, ended_before: str, limit: int = 100, after: FinishedRow | None = None
     ) -> list[FinishedRow]:
+        if self.trouble is not None:
+            raise self.trouble
         found = [row for row in self.rows if row.ended_at < ended_before]
         if after is not None:
             found = found[found.index(after) + 1 :]
@@ -138,3 +145,20 @@ async def test_a_second_pass_at_the_same_time_is_refused_by_name(tmp_path: Path)
     async with one._alone():
         with pytest.raises(Refused, match="under way"):
             await one.compact()
+
+
+async def test_it_compacts_by_itself_again_and_again_whatever_happens(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    await shelf.write(*LIFE)
+    one = retention(shelf, [ended("run_1", 40)])
+    one._finished.trouble = Retryable("the read store does not answer")  # type: ignore[attr-defined]
+    going = asyncio.ensure_future(every(one, 0.01))
+    try:
+        await eventually(lambda: "does not answer" in one.stats.trouble)
+        one._finished.trouble = None  # type: ignore[attr-defined]
+        async with one._alone():
+            await asyncio.sleep(0.05)
+        await eventually(lambda: one.stats.compacted == 1 and one.stats.trouble == "")
+    finally:
+        going.cancel()
+    assert [len(facts) for facts in shelf.streams()] == [1, 1]

@@ -20,7 +20,7 @@ from runlane_contracts import events
 from runlane_contracts.streams import GIB, Layout
 from support.edge_process import EdgeProcess, edge_process
 from support.runs import Story
-from support.view_commits import put
+from support.view_writer import put
 
 LAYOUT = Layout(max_bytes=2 * GIB)
 WATCHERS = 1000

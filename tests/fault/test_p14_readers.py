@@ -18,7 +18,7 @@ from support.eventually import eventually
 from support.nats import SMALL
 from support.reconnecting import ReconnectingReader
 from support.runs import Story
-from support.view_commits import put
+from support.view_writer import put
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 

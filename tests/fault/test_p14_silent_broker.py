@@ -14,7 +14,7 @@ from support.edge_process import KEY, EdgeProcess, edge_process
 from support.eventually import eventually
 from support.nats import SMALL
 from support.runs import Story
-from support.view_commits import put
+from support.view_writer import put
 
 SOON_S = 6.0
 """What is promised is two or three seconds; this machine may be slow. Without the pulse it is 10 to 16."""

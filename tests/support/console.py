@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, ViewportSize, expect
 
 from runlane_contracts import events, reducer
 from support.fake_gateway import TOKEN, FakeGateway, FakeRun
 from support.runs import Story
 
 RUN = "run_1"
+VIEWPORT: ViewportSize = {"width": 1280, "height": 800}
 SCREENSHOTS = Path(os.environ.get("RUNLANE_SCREENSHOTS", ".runlane/screenshots"))
 """Pictures of the page that a test run leaves behind."""
 
@@ -49,6 +50,13 @@ class Console:
         page = await self.open(f"#token={TOKEN}&run={run_id}")
         await expect(self.chip).to_have_text(re.compile("^(connected|ended)$"))
         return page
+
+    async def forget(self) -> None:
+        """Leave the page, for a gateway of another address; what it should not have done is told now."""
+        faults, self.faults[:] = list(self.faults), []
+        await self.page.goto("about:blank")
+        await self.page.set_viewport_size(VIEWPORT)
+        assert faults == []
 
     @property
     def chip(self) -> Locator:
@@ -108,12 +116,12 @@ async def keep_picture(page: Page, name: str) -> None:
 @asynccontextmanager
 async def a_console(browser: Browser, gateway: FakeGateway, **context: Any) -> AsyncIterator[Console]:
     """A fresh page; afterwards it must have asked nobody else, broken no rule and thrown nothing."""
-    settings = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
+    settings = {"viewport": VIEWPORT, "reduced_motion": "reduce"} | context
     opened = await browser.new_context(**settings)
     one = Console(await opened.new_page(), opened, gateway)
 
     def watch_requests(request: Request) -> None:
-        if not request.url.startswith((gateway.url, "blob:")):
+        if not request.url.startswith((one.gateway.url, "blob:")):
             one.faults.append(f"external request: {request.url}")
 
     one.page.on("request", watch_requests)

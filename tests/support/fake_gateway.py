@@ -288,7 +288,15 @@ class FakeGateway:
         if not authorized(request.scope):
             return problem(Code.UNAUTHENTICATED)
         found = self.contents.get(request.path_params["ref"])
-        return problem(Code.NOT_FOUND) if found is None else Response(found[0], media_type=found[1])
+        if found is None:
+            return problem(Code.NOT_FOUND)
+        body, media_type = found
+        end = request.headers.get("range", "").removeprefix("bytes=0-")
+        if not end:
+            return Response(body, media_type=media_type)
+        part = body[: int(end) + 1]
+        content_range = {"Content-Range": f"bytes 0-{len(part) - 1}/{len(body)}"}
+        return Response(part, 206, headers=content_range, media_type=media_type)
 
 
 class _Watch:

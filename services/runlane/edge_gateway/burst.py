@@ -3,22 +3,31 @@
 from dataclasses import dataclass
 
 from runlane.edge_gateway.frames import Chunk, EncodedFacts
+from runlane.edge_gateway.lanes import Lane
 from runlane.edge_gateway.view import ViewCommit
 from runlane_contracts.cursor import Position
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Some facts as frames, one each, and the place after them, beyond the last if what followed is filtered."""
+@dataclass(slots=True)
+class Piece:
+    """Frames to write now, all of one lane. Shared between readers: never changed."""
 
+    lane: Lane
     chunk: Chunk
-    sequences: tuple[int, ...]
-    position: Position
+    sequences: tuple[int, ...] = ()
+    """Of the facts in it."""
 
     @property
     def facts(self) -> int:
         """How many."""
         return len(self.sequences)
+
+
+@dataclass(slots=True)
+class Burst(Piece):
+    """Some facts as frames, one each, and the place after them, beyond the last if what followed is filtered."""
+
+    position: Position = Position("", 0, 0)  # noqa: RUF009  it is a tuple
 
 
 class BurstMaker:
@@ -49,6 +58,6 @@ class BurstMaker:
         else:
             self.position = Position(commit.epoch, commit.stream_seq, taken.sequences[-1])
 
-    def burst(self) -> Burst:
+    def burst(self, lane: Lane) -> Burst:
         """What was collected."""
-        return Burst(Chunk(*self._frames), tuple(self._sequences), self.position)
+        return Burst(lane, Chunk(*self._frames), tuple(self._sequences), self.position)

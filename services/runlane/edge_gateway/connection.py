@@ -100,7 +100,7 @@ class TransportConnection:
     @property
     def writable(self) -> bool:
         """See `Connection.writable`."""
-        return not self.lost
+        return not (self._protocol.cycle.disconnected or self._transport.is_closing())
 
     @property
     def paused(self) -> bool:

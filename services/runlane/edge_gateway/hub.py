@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self, TypeVar
 from runlane.edge_gateway.burst import Burst, BurstMaker
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.history import History, HistoryRoom, Hole
-from runlane.edge_gateway.lanes import is_critical
+from runlane.edge_gateway.lanes import Lane, is_critical
 from runlane.edge_gateway.meters import Meters
 from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.resume import Head
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("runlane.edge_gateway.hub")
 
+LARGE_RUN_FACTS = 5_000
+LARGE_SNAPSHOT_BYTES = 256 * 1024
 MAX_BURSTS = 16
 """Joined frames that are kept for watchers at the same place; those who are elsewhere join their own."""
 
@@ -176,6 +178,14 @@ class RunHub:
             known = self._bursts[key] = self._make_burst(encoder, after, through or self.head.sequence, max_facts)
         return known
 
+    def known_burst(self, encoder: FactFrames, after: int) -> Burst | None:
+        """What somebody at the same place was given already; quickly told."""
+        return self._bursts.get((encoder.key, after, 0, 0))
+
+    def lane_after(self, sequence: int) -> Lane:
+        """Of the facts after a sequence."""
+        return Lane.CRITICAL if sequence < self.urgent_through else Lane.FACTS
+
     def _make_burst(self, encoder: FactFrames, after: int, through: int, max_facts: int) -> Burst:
         made = BurstMaker(Position(self.head.epoch, self.head.stream_seq, after), max_facts)
         for entry in self._ring.after(after):
@@ -185,16 +195,26 @@ class RunHub:
             if made.size_bytes >= self._owner.limits.burst_bytes or made.full:
                 break
         self._account()
-        return made.burst()
+        return made.burst(self.lane_after(after))
 
     async def snapshot(self) -> EncodedSnapshot:
-        """The state at the head. Raises Retryable, Hole, ViewQuarantined."""
+        """The state at the head; a large one also a little before, if what followed is at hand.
+
+        Raises Retryable, Hole, ViewQuarantined.
+        """
         async with self._snapshot_lock:
             known = self._snapshot
-            if known is None or known.position.sequence < self.head.sequence:
+            if known is None or not self._is_good_enough(known):
                 at = self._fold_ring() or await self._owner.states.at_least(self.run, self.head.sequence)
-                known = self._snapshot = encoded_snapshot(self.run, at)
+                # Of a state of many megabytes the checksum alone takes a second: others go on in between.
+                is_large = at.position.sequence > LARGE_RUN_FACTS
+                encoding = asyncio.to_thread(encoded_snapshot, self.run, at) if is_large else None
+                known = self._snapshot = encoded_snapshot(self.run, at) if encoding is None else await encoding
             return known
+
+    def _is_good_enough(self, known: EncodedSnapshot) -> bool:
+        sequence = known.position.sequence
+        return sequence >= self.head.sequence or (known.size_bytes > LARGE_SNAPSHOT_BYTES and self.holds(sequence))
 
     def _fold_ring(self) -> Folded | None:
         if self.head.sequence > SHORT_RUN_FACTS or not self._ring.holds(0):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from runlane.edge_gateway.burst import Burst, BurstMaker
+from runlane.edge_gateway.burst import Burst, BurstMaker, Piece
 from runlane.edge_gateway.frames import Chunk, FactFrames
 from runlane.edge_gateway.history import SMALL_PAGE_BYTES, History, Hole
 from runlane.edge_gateway.hub import RunHub
@@ -67,21 +67,6 @@ class Plan:
     reason: ResetReason | None = None
     history: History | None = None
     first_page: Page = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Frames to write now, all of one lane. The place has moved past them."""
-
-    lane: Lane
-    chunk: Chunk
-    sequences: tuple[int, ...] = ()
-    """Of the facts in it."""
-
-    @property
-    def facts(self) -> int:
-        """How many."""
-        return len(self.sequences)
 
 
 class Want(Enum):
@@ -203,12 +188,19 @@ class Outgoing:
         return self.position.sequence < self._hub.head.sequence
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to take and nothing to do until `notify` is called; quickly told."""
+        previews = self._previews
+        if previews is not None and (previews.pending or (self._status is not None and self._status.pending)):
+            return False
+        hub = self._hub
+        return self.position.sequence >= hub.head.sequence and self.synced and not hub.terminal
+
+    @property
     def lane(self) -> Lane | None:
         """The most urgent lane that has something."""
-        if self.position.sequence < self._hub.urgent_through:
-            return Lane.CRITICAL
         if self.behind or not self.synced:
-            return Lane.FACTS
+            return self._hub.lane_after(self.position.sequence)
         if self._status is None or self._previews is None or self._hub.terminal:
             return None
         if self._status.pending:
@@ -232,6 +224,10 @@ class Outgoing:
         `max_facts`: no more than so many. Facts are never overtaken: while there are some, even if they are not allowed
         just now, there is no preview.
         """
+        if max_facts is None and lowest is not None and lowest >= Lane.FACTS and self.synced and not self.holds_page:
+            known = self._hub.known_burst(self.encoder, self.position.sequence)
+            if known is not None and known.sequences:
+                return self._taken(known)  # as the thousand others at this place
         lane = self.lane
         if lane is None or self.gone:
             return None
@@ -243,7 +239,7 @@ class Outgoing:
             return self._take_status(lowest) if lane is Lane.STATUS else self._take_previews()
         if self._is_to_say_synced:
             return self._take_synced()
-        return None if max_facts == 0 else self._take_facts(lane, max_facts or 0)
+        return None if max_facts == 0 else self._take_facts(max_facts or 0)
 
     @property
     def _is_to_say_synced(self) -> bool:
@@ -253,19 +249,23 @@ class Outgoing:
         self.synced = True
         return Piece(Lane.FACTS, Chunk(self.encoder.struct("synced", Synced(sequence=self.position.sequence))))
 
-    def _take_facts(self, lane: Lane, max_facts: int) -> Piece | None:
+    def _take_facts(self, max_facts: int) -> Piece | None:
         while self.behind:
             burst = self._next_burst(max_facts)
             if burst is None or burst.position.sequence == self.position.sequence:
                 return None
+            if burst.sequences:
+                return self._taken(burst)
             self.position = burst.position
-            if burst.facts:
-                self.ids_sent = True
-                self._meters.facts_sent += burst.facts
-                return Piece(lane, burst.chunk, burst.sequences)
             if self._is_to_say_synced:
                 return self._take_synced()
         return None
+
+    def _taken(self, burst: Burst) -> Piece:
+        self.position = burst.position
+        self.ids_sent = True
+        self._meters.facts_sent += len(burst.sequences)
+        return burst
 
     def _next_burst(self, max_facts: int) -> Burst | None:
         through = 0 if self.synced else self.high_water
@@ -295,7 +295,7 @@ class Outgoing:
             if through and made.position.sequence >= through:
                 break
         self._page_bytes = min(self._page_bytes * 2, self._limits.page_bytes)
-        return made.burst()
+        return made.burst(self._hub.lane_after(self.position.sequence))
 
     # --- what may be lost ---------------------------------------------------------------------------------
 

@@ -202,6 +202,11 @@ class EncodedSnapshot:
         """Of the JSON, in bytes."""
         return len(self._body)
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes on the wire."""
+        return len(self._body)
+
     def with_cursor(self, cursor: str) -> bytes:
         """The whole JSON object."""
         return b'%b,"cursor":"%b"}' % (self._body, cursor.encode())

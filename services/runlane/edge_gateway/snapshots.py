@@ -6,6 +6,7 @@ A slider that is drawn over a record asks for many, and several people at once f
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from runlane.edge_gateway.run_state import EncodedSnapshot, RunStates, encoded_snapshot
 from runlane_contracts.cursor import Position
@@ -32,7 +33,7 @@ class Snapshots:
         self._kept_s = kept_s
         self._kept: OrderedDict[_Key, tuple[float, EncodedSnapshot]] = OrderedDict()
         self._bytes = 0
-        self._locks: dict[_Key, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
 
     async def at(self, run: RunAddress, sequence: int, head: Position) -> EncodedSnapshot:
         """The state after exactly the facts 1…`sequence`.
@@ -43,17 +44,13 @@ class Snapshots:
             Retryable: one of them does not answer.
         """
         key = (run, sequence, head)
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        try:
-            async with lock:
-                kept = self._found(key)
-                if kept is None:
-                    kept = await self._make(run, sequence)
-                    self._keep(key, kept)
-                return kept
-        finally:
-            if not lock.locked():
-                self._locks.pop(key, None)
+        lock = self._locks.setdefault(key, asyncio.Lock())  # goes with the last who asks
+        async with lock:
+            kept = self._found(key)
+            if kept is None:
+                kept = await self._make(run, sequence)
+                self._keep(key, kept)
+            return kept
 
     async def _make(self, run: RunAddress, sequence: int) -> EncodedSnapshot:
         at = await self._states.at(run, sequence)

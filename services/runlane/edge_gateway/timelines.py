@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, field
 from starlette.requests import Request
@@ -47,7 +48,7 @@ class Timelines:
         self._kept_facts = kept_facts
         self._kept: OrderedDict[RunAddress, Fold] = OrderedDict()
         self._facts = 0
-        self._locks: dict[RunAddress, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[RunAddress, asyncio.Lock] = WeakValueDictionary()
 
     async def at_least(self, run: RunAddress, head: Position) -> Timeline:
         """The rows through at least the head. They may go on growing: read them before you await anything.
@@ -56,20 +57,16 @@ class Timelines:
             Hole: the view does not hold what it takes.
             Retryable: the broker does not answer.
         """
-        lock = self._locks.setdefault(run, asyncio.Lock())
-        try:
-            async with lock:
-                fold = self._take(run, head.epoch)
-                was_kept = fold.timeline.through_sequence > 0
-                if await self._fold(run, fold, head.sequence) and was_kept:
-                    # What was told before may be gone by now, and must not be told any more.
-                    fold = Fold(Position(head.epoch, 0, 0))
-                    await self._fold(run, fold, head.sequence)
-                self._keep(run, fold)
-                return fold.timeline
-        finally:
-            if not lock.locked():
-                self._locks.pop(run, None)
+        lock = self._locks.setdefault(run, asyncio.Lock())  # goes with the last who asks
+        async with lock:
+            fold = self._take(run, head.epoch)
+            was_kept = fold.timeline.through_sequence > 0
+            if await self._fold(run, fold, head.sequence) and was_kept:
+                # What was told before may be gone by now, and must not be told any more.
+                fold = Fold(Position(head.epoch, 0, 0))
+                await self._fold(run, fold, head.sequence)
+            self._keep(run, fold)
+            return fold.timeline
 
     async def at(self, run: RunAddress, sequence: int) -> Timeline:
         """The rows through exactly a sequence. Raises as `at_least` does."""

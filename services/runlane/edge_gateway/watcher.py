@@ -156,16 +156,18 @@ class Watcher:
 
     def wake(self) -> None:
         """There is something new, or there is room again."""
-        if self._attention is None or self._attention.done():
+        # Called for each reader with each commit: what is asked twice here costs a thousand readers something.
+        attention = self._attention
+        if attention is None or attention.done():
             return  # the task is at it
         connection, out = self._connection, self._out
-        while connection.writable:
-            piece = out.take(self._allowed())
-            if piece is None:
-                break
-            connection.write_now(piece.chunk)
-            self._heartbeat_due = False
-            self._last_write = self._loop.time()
+        if connection.writable:
+            while (piece := out.take(self._allowed())) is not None:
+                connection.write_now(piece.chunk)
+                self._heartbeat_due = False
+                self._last_write = self._loop.time()
+                if out.is_idle:
+                    return
         if self._needs_task():
             self._call_task()
 

@@ -96,6 +96,11 @@ class Connection:
         except nats.errors.Error as exc:
             raise as_kernel_error(exc, subject) from exc
 
+    @property
+    def received_bytes(self) -> int:
+        """Of messages, since the start: whoever sends some is alive."""
+        return int(self.nc.stats["in_bytes"])
+
     async def ping(self) -> "asyncio.Future[bool]":
         """Ask the server for a sign of life: the future is done when it comes. It must not be cancelled.
 

@@ -23,7 +23,7 @@ RETRY_AFTER_S = 1.0
 class Pulse:
     """Asks for a sign of life every `every_s`, while the block lasts."""
 
-    def __init__(self, connection: Connection, *, every_s: float = 0.5, patience_s: float = 1.5) -> None:
+    def __init__(self, connection: Connection, *, every_s: float = 0.5, patience_s: float = 2.0) -> None:
         self._connection = connection
         self._every_s = every_s
         self._patience_s = patience_s
@@ -75,11 +75,13 @@ class Pulse:
 
     async def _listen(self, came: "asyncio.Future[bool]") -> None:
         loop = asyncio.get_running_loop()
-        listened_s = 0.0
+        listened_s, received = 0.0, self._connection.received_bytes
         while not came.done() and self._connection.is_connected:
             began = loop.time()
             await asyncio.wait({came}, timeout=_STEP_S)
             listened_s += _STEP_S if loop.time() - began < _LATE_S else 0.0
+            if self._connection.received_bytes != received:  # it speaks, it only has much to say
+                listened_s, received = 0.0, self._connection.received_bytes
             if listened_s >= self._patience_s and not came.done():
                 self._fall_silent()
         self._silent = False

@@ -91,7 +91,7 @@ def _run_span(ended: RunEnded) -> FinishedSpan:
         ended_ns=ended.ended_ns,
         attributes=attributes,
         events=tuple(run.events),
-        error=(ended.error or "failed") if ended.status == "failed" else None,
+        error=shown(ended.error or "failed") if ended.status == "failed" else None,
     )
 
 
@@ -137,7 +137,7 @@ def _item_span(ended: ItemEnded) -> FinishedSpan:
         ended_ns=ended.ended_ns,
         attributes=attributes,
         links=_links(ended),
-        error=(ended.error or ended.outcome) if ended.outcome in _FAILED else None,
+        error=shown(ended.error or ended.outcome) if ended.outcome in _FAILED else None,
     )
 
 

@@ -227,6 +227,18 @@ async def test_a_question_that_is_asked_in_another_version_is_another_question(c
 # --- other things to decide -------------------------------------------------------------------------------
 
 
+async def test_who_follows_the_end_still_does_after_a_decision(console: Console) -> None:
+    run = console.gateway.add(a_waiting_run(RUN, "demo"))
+    page = await console.open_run()
+    run.then(*(said(number, "line\n" * 12) for number in range(10)))
+    await console.at(16)
+    await page.get_by_role("button", name="Approve").click()
+    await expect(console.card("approval:a1")).to_have_count(0)
+    run.then(said(77))
+    await expect(console.item("message:m77")).to_be_in_viewport()
+    await expect(page.get_by_role("button", name="Newest")).to_be_hidden()
+
+
 async def test_what_waits_is_beside_the_evidence_wherever_that_is_scrolled(console: Console) -> None:
     run = console.gateway.add(a_waiting_run(RUN, "demo"))
     page = await console.open_run()

@@ -50,7 +50,8 @@ async def test_what_happened_to_the_run_itself_is_told_alike_live_and_after_a_re
     assert await lines.all_inner_texts() == told
 
 
-async def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_looked_at(console: Console) -> None:
+async def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_looked_at(fresh_console: Console) -> None:
+    console = fresh_console
     console.gateway.heartbeat_s = 120.0  # so that it is not the silence that ends the connection
     run = console.gateway.add(running())
     page = await console.open(f"#token={TOKEN}")

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import CDPSession, expect
 
 from runlane_contracts import events
 from support.console import FRAMES, Console, a_long_run, running, said
@@ -24,36 +24,55 @@ SCROLL = """(ms) => new Promise((resolve) => {
 })"""
 
 
-def share_late(gaps: list[float], budget_ms: float) -> float:
-    """How much of the time went into frames that took longer than the budget."""
-    return sum(gap for gap in gaps if gap > budget_ms) / sum(gaps)
+class Budget:
+    """What the page's thread computes, in CPU time, so that a busy machine does not count as a slow page."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._session: CDPSession | None = None
+
+    async def frames(self, ms: int) -> tuple[list[float], float]:
+        """How long each frame took over so many ms, and how much was computed for one, in ms."""
+        if self._session is None:
+            self._session = await self._console.context.new_cdp_session(self._console.page)
+            await self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        before = await self._computed_s()
+        gaps = await self._console.page.evaluate(FRAMES, ms)
+        return gaps, (await self._computed_s() - before) * 1000 / len(gaps)
+
+    async def _computed_s(self) -> float:
+        assert self._session is not None
+        found = await self._session.send("Performance.getMetrics")
+        return float(next(one["value"] for one in found["metrics"] if one["name"] == "TaskDuration"))
 
 
 @pytest.mark.slow
 async def test_a_run_of_ten_thousand_facts_stays_smooth(console: Console) -> None:
-    """Draw every row instead of those in sight (`VirtualList`), and the page stands still for seconds."""
+    """Draw every row instead of those in sight (`VirtualList`), and a frame costs many times its budget."""
     run = console.gateway.add(a_long_run(10_000))
     page = await console.open_run()
     await console.at(len(run.facts))
     assert await page.locator(".item").count() <= 120, "only what is in sight is in the page"
     first = len(run.facts)
-    frames = asyncio.create_task(page.evaluate(FRAMES, 2500))
+    budget = Budget(console)
+    live = asyncio.create_task(budget.frames(2500))
     for batch in range(20):
         run.then(*(said(100_000 + batch * 50 + one) for one in range(50)))
         await asyncio.sleep(0.08)
-    live = await frames
+    measured = {"facts pouring in": await live}
     await console.at(first + 1000)
-    scrolling = asyncio.create_task(page.evaluate(FRAMES, 2000))
+    scrolling = asyncio.create_task(budget.frames(2000))
     await page.evaluate(SCROLL, 1900)
-    scrolled = await scrolling
+    measured["scrolling"] = await scrolling
     await page.get_by_role("button", name="Newest").click()
     await expect(console.item("message:m100999")).to_be_in_viewport()
-    for name, gaps in (("facts pouring in", live), ("scrolling", scrolled)):
-        late = share_late(gaps, 4 * FRAME_MS)
-        measured = f"{name}: {len(gaps)} frames, {late:.0%} of the time in late ones, longest {max(gaps):.0f} ms"
-        print(measured)  # noqa: T201 - what was measured
-        assert late < 0.6, measured
-        assert max(gaps) < 1500, measured
+    for name, (gaps, computed_ms) in measured.items():
+        words = (
+            f"{name}: {computed_ms / FRAME_MS:.0%} of a frame's budget, {len(gaps)} frames, longest {max(gaps):.0f} ms"
+        )
+        print(words)  # noqa: T201 - what was measured
+        assert computed_ms < 3 * FRAME_MS, words
+        assert max(gaps) < 3000, words
     assert await page.locator(".item").count() <= 120
     await console.agrees_with(run)
 
@@ -122,11 +141,14 @@ async def test_evidence_is_read_when_somebody_wants_it(console: Console) -> None
     await expect(row.locator('.diff-line[data-kind="added"]')).to_contain_text("B")
     await row.get_by_role("button", name="Show facts #4–#5").click()
     await expect(row.locator(".raw .code")).to_have_count(2)
-    await row.get_by_role("button", name="Load 2.4 MB").click()
+    await row.get_by_role("button", name="Load the first 1.0 MB").click()
     await expect(row).to_contain_text("first line")
+    await expect(row).to_contain_text("Save 1.0 MB")
+    await row.get_by_role("button", name="Load all 2.4 MB").click()
+    await expect(row).to_contain_text("Save 2.4 MB")
     assert len(await row.inner_text()) < 20_000
     console.gateway.contents.clear()
     await page.reload()
     await row.locator("summary").click()
-    await row.get_by_role("button", name="Load 2.4 MB").click()
+    await row.get_by_role("button", name="Load all 2.4 MB").click()
     await expect(row).to_contain_text("Could not be loaded: No such resource. (not_found)")

@@ -200,6 +200,27 @@ async def test_every_recording_ends_in_the_page_with_the_servers_checksum(page: 
             await keep_picture(page, f"recording-{path.stem}")
 
 
+async def test_large_content_is_loaded_when_it_is_wanted(page: Page, up: Product) -> None:
+    async with up.client() as wire:
+        run_id = await wire.start_run(agent="console-content")
+        epoch = await wire.lease(run_id)
+        body = "first line\n" + "filler\n" * 20_000
+        kept = await wire.http.post(
+            f"/v1/content?run_id={run_id}", content=body.encode(), headers={"Content-Type": "text/plain"}
+        )
+        assert kept.status_code == 201, kept.text
+        ref = {name: kept.json()[name] for name in ("uri", "sha256", "size", "media_type")}
+        await wire.append(
+            run_id, epoch, fact("run.started"), fact("tool.requested", tool_call_id="c1", name="log", arguments={}),
+            fact("tool.completed", tool_call_id="c1", content_ref=ref),
+        )  # fmt: skip
+        await open_run(page, up, run_id)
+        row = page.locator('.item[data-key="tool:c1"]')
+        await row.locator("summary").click()
+        await row.get_by_role("button", name="Load 140 kB").click()
+        await expect(row).to_contain_text("first line")
+
+
 async def test_a_run_page_shows_the_trace_of_its_run(page: Page, up: Product) -> None:
     async with up.client() as wire:
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from runlane.edge_gateway.burst import Piece
 from runlane.edge_gateway.frames import SSE, Chunk, FactFrames
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.lanes import Gate, Lane, LaneBytes, is_critical
 from runlane.edge_gateway.memory_view import MemoryView
-from runlane.edge_gateway.outgoing import Outgoing, OutgoingLimits, Piece, Plan, Want
+from runlane.edge_gateway.outgoing import Outgoing, OutgoingLimits, Plan, Want
 from runlane.edge_gateway.pressure import Pressure, PressureLimits
 from runlane.edge_gateway.preview_lane import PreviewBudget, PreviewLanes
 from runlane.edge_gateway.preview_reader import PreviewReader, PreviewTotals

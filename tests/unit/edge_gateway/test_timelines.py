@@ -1,5 +1,8 @@
 """Rows kept between requests are those of the record as it is now."""
 
+import asyncio
+import gc
+
 import msgspec
 
 from runlane.edge_gateway.memory_view import MemoryView
@@ -39,6 +42,26 @@ async def test_what_was_folded_is_not_read_again() -> None:
     read = view.pages_read
     assert (await timelines.at_least(RUN, head)).rows() == timeline_of(facts)
     assert view.pages_read == read
+
+
+async def test_many_who_ask_as_the_run_goes_on_are_each_told_the_rows_of_then_or_later() -> None:
+    """To see it fail: let go of the lock while somebody waits for it."""
+    facts, view = a_short_run().facts, MemoryView()
+    timelines = Timelines(view)
+    asking = []
+    for start in range(len(facts)):
+        head = stored(view, facts[start : start + 1], size=1)
+        asking += [asyncio.create_task(timelines.at_least(RUN, head)) for _ in range(5)]
+        await asyncio.sleep(0)
+    for task in asking[::3]:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    assert (await timelines.at_least(RUN, head)).rows() == timeline_of(facts)
+    assert timelines._facts == sum(one.timeline.through_sequence for one in timelines._kept.values()) == len(facts)
+    del asking, task
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not timelines._locks
 
 
 async def test_little_is_kept_where_little_may_be_kept() -> None:

@@ -15,6 +15,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.is_connected = True
+        self.received_bytes = 0
         self.answers = True
         self.busy_s = 0.0
         self.pings = 0
@@ -80,6 +81,16 @@ async def test_time_in_which_the_loop_did_not_run_does_not_count() -> None:
         async with pulse.heard():
             await eventually(lambda: broker.pings >= 4)
         assert pulse.beats
+
+
+async def test_a_broker_that_sends_much_and_answers_late_is_not_silent() -> None:
+    broker = Broker()
+    async with a_pulse(broker) as pulse:
+        broker.answers = False
+        for _ in range(20):
+            broker.received_bytes += 1
+            await asyncio.sleep(0.05)
+            assert pulse.beats
 
 
 async def test_a_broker_that_is_gone_is_not_silent_it_is_gone() -> None:

@@ -63,12 +63,18 @@ export class Api {
     return this.#get("/v1/commands", { idempotency_key: idempotencyKey }, signal);
   }
 
-  /** Content that was too large for a fact: `{blob, type}`. */
-  async content(ref, { signal } = {}) {
+  /** Content that was too large for a fact: `{blob, type, shown, isPart}`. `first`: only so many bytes, if there are more. */
+  async content(ref, { first = null, signal } = {}) {
     const path = ref.startsWith("/v1/content/") ? ref : `/v1/content/${encodeURIComponent(ref)}`;
     const timeout = AbortSignal.timeout(CONTENT_TIMEOUT_MS);
-    const response = await this.#fetch(path, { signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]) });
-    return { blob: await response.blob(), type: response.headers.get("Content-Type") ?? "" };
+    const response = await this.#fetch(path, {
+      headers: first === null ? {} : { Range: `bytes=0-${first - 1}` },
+      signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]),
+    });
+    const whole = Number(/\/(\d+)$/.exec(response.headers.get("Content-Range") ?? "")?.[1] ?? 0);
+    const blob = await response.blob();
+    const type = response.headers.get("Content-Type") ?? "";
+    return { blob, type, shown: response.headers.get("Runlane-Content") ?? "", isPart: response.status === 206 && blob.size < whole };
   }
 
   /** Ask for something; the answer is the outcome, or the ledger entry when it takes longer than the server waits. */

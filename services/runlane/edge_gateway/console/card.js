@@ -22,7 +22,8 @@ export class Card {
     this.#commander = context.commander;
     this.status = new CommandStatus(context.commander, key);
     this.error = h("p.error", { role: "alert" });
-    this.form = h("form.decision", { novalidate: true, onSubmit: (event) => { event.preventDefault(); this.submitted?.(); } }, this.#fields, this.error, this.status.element);
+    this.form = h("form.decision", { novalidate: true, onSubmit: (event) => { event.preventDefault(); this.submitted?.(); } },
+      this.#fields, this.error, isPast ? "" : this.status.element);
     this.#fields.disabled = isPast;
     this.element = h("article.card", { tabindex: -1, "data-card": key, "data-kind": item.kind, "aria-label": title },
       h("header.head", {}, h("h3", {}, title), ...this.badges(), h("span.spring"), h("span.faint.since", {}, h("time", { "data-since": item.updated_at, title: fullMoment(item.updated_at) }))));

@@ -36,7 +36,7 @@ class ApprovalCard extends Card {
     this.fill([
       h("div.question", {}, block(item.description ?? "", { first: 2000 })),
       item.reason_again ? h("p.verdict", {}, "asked for again: ", inline(item.reason_again, 400)) : null,
-      actionView(tool, data, this.#editor !== null),
+      actionView(tool, data, this.#editor !== null, item.description),
       item.editable && !isPast && this.#editor === null ? h("p.faint", {}, "Too large to be changed here.") : null,
     ], [
       this.#editor?.element,
@@ -143,8 +143,9 @@ class Editor {
   }
 }
 
-function actionView(tool, data, isEdited) {
-  const name = tool === undefined ? null : h("p.of-tool", {}, h("span.faint", {}, "runs "), h("code.name", {}, inline(tool.name ?? tool.id, 80)));
+function actionView(tool, data, isEdited, description) {
+  const isNamed = typeof description === "string" && description.includes(tool?.name ?? "\0");
+  const name = tool === undefined || isNamed ? null : h("p.of-tool", {}, h("span.faint", {}, "runs "), h("code.name", {}, inline(tool.name ?? tool.id, 80)));
   return [name, isEdited ? null : part(tool === undefined ? "Data" : "Arguments", data)];
 }
 

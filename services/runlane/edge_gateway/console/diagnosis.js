@@ -17,7 +17,7 @@ export function diagnose(picture, now = Date.now()) {
 }
 
 function ended(run) {
-  if (run.status === "completed") return { tone: "over", text: "Finished as it should", since: run.ended_at };
+  if (run.status === "completed") return { tone: "over", text: "Completed", since: run.ended_at };
   if (run.status === "failed") return { tone: "bad", text: `Failed${run.error?.code ? `: ${inertString(run.error.code, 60)}` : ""}`, since: run.ended_at };
   if (run.status === "cancelled") return { tone: "over", text: `Cancelled${run.reason ? `: ${inertString(run.reason, 120)}` : ""}`, since: run.ended_at };
   return null;

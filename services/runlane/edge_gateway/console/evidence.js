@@ -2,12 +2,13 @@
 
 import { Problem } from "./api.js";
 import { changeView, changedPair, diffView, isDiff } from "./diff.js";
-import { copyButton, h } from "./dom.js";
-import { prettyJson } from "./json.js";
+import { copyButton, h, present } from "./dom.js";
+import { parseJson, prettyJson } from "./json.js";
 import { asText, block, inertString, inline } from "./text.js";
 
 const MAX_FIELDS = 24;
 const MAX_FACTS = 500;
+const FIRST_BYTES = 1_000_000;
 const TEXTUAL = /^(?:text\/|application\/(?:json|xml|javascript|x-ndjson|[\w.+-]*\+(?:json|xml)))/;
 
 /** A named part: `name` above `value`; null when there is nothing. */
@@ -38,36 +39,51 @@ function fieldView(value) {
   return h("span.scalar", {}, block(typeof value === "string" ? value : prettyJson(value), { className: "text" }));
 }
 
-/** Content that lies elsewhere; fetched when somebody wants it. */
+/** Content that lies elsewhere; fetched when somebody wants it, of a large one first the beginning. */
 export function storedContent(ref, context) {
   if (ref === null || ref === undefined || typeof ref !== "object") return null;
   const size = typeof ref.size === "number" ? bytes(ref.size) : "";
   const body = h("div");
   const answer = h("span.faint", { role: "status" });
-  const load = h("button", { type: "button" }, `Load${size === "" ? "" : ` ${size}`}`);
-  load.addEventListener("click", async () => {
+  const isLarge = ref.size > FIRST_BYTES && TEXTUAL.test(ref.media_type ?? "");
+  const load = h("button", { type: "button" }, isLarge ? `Load the first ${bytes(FIRST_BYTES)}` : `Load${size === "" ? "" : ` ${size}`}`);
+  const all = isLarge ? h("button", { type: "button" }, `Load all ${size}`) : null;
+  const fetchIt = async (first) => {
     load.disabled = true;
     answer.textContent = "Loading…";
     try {
-      const { blob, type } = await context.api.content(String(ref.uri ?? ""));
-      body.replaceChildren(await contentView(blob, type || ref.media_type || "", ref));
-      answer.textContent = "";
+      const found = await context.api.content(String(ref.uri ?? ""), { first });
+      body.replaceChildren(await contentView(found, ref));
+      answer.textContent = found.shown === "masked" ? "Secrets are taken out." : "";
       load.remove();
+      if (!found.isPart) all?.remove();
     } catch (error) {
       load.disabled = false;
       answer.textContent = `Could not be loaded: ${inertString(error.message)}${error instanceof Problem ? ` (${inertString(error.code, 40)})` : ""}`;
     }
-  });
+  };
+  load.addEventListener("click", () => fetchIt(isLarge ? FIRST_BYTES : null));
+  all?.addEventListener("click", () => fetchIt(null));
   return h("div.field", {},
     h("div.field-head", {}, h("span.field-name", {}, "Stored content"), h("span.faint", {}, inline([ref.media_type, size].filter(Boolean).join(", ")))),
-    h("p", {}, h("code", {}, inline(ref.uri ?? "", 120))), h("div.buttons", {}, load, answer), body);
+    h("p", {}, h("code", {}, inline(ref.uri ?? "", 120))), h("div.buttons", {}, ...present([load, all, answer])), body);
 }
 
-async function contentView(blob, type, ref) {
-  const name = String(ref.uri ?? "content").split("/").at(-1).replace(/[^\w.-]/g, "_").slice(-60);
+async function contentView({ blob, type, isPart }, ref) {
+  const name = String(ref.uri ?? "content").split(/[/:]/).at(-1).replace(/[^\w.-]/g, "_").slice(-60);
   const save = h("a", { href: URL.createObjectURL(blob), download: name || "content" }, `Save ${bytes(blob.size)}`);
-  if (!TEXTUAL.test(type)) return h("p", {}, `${inertString(type || "Unknown content", 60)} is not shown here. `, save);
-  return h("div", {}, valueView(await blob.text()), h("p", {}, save));
+  const isText = TEXTUAL.test(type || ref.media_type || "");
+  if (!isText) return h("p", {}, `${inertString(type || "Unknown content", 60)} is not shown here. `, save);
+  return h("div", {}, valueView(isPart ? await blob.text() : readable(await blob.text())), h("p", {}, save));
+}
+
+// Kept results are JSON: a text in it is shown as text.
+function readable(text) {
+  try {
+    return parseJson(text);
+  } catch {
+    return text;
+  }
 }
 
 /** `2.4 MB` */

@@ -15,10 +15,10 @@ export function fullMoment(timestamp) {
   return Number.isNaN(at) ? "" : `${FULL.format(at)} (${timestamp})`;
 }
 
-/** `4 s`, `12 min`, `3 h`, `5 d` since `timestamp`. */
+/** `4 s`, `12 min`, `3 h`, `5 d` since `timestamp`; less than a second is one. */
 export function age(timestamp, now = Date.now()) {
   const at = Date.parse(timestamp ?? "");
-  return Number.isNaN(at) ? "" : span(Math.max(0, now - at));
+  return Number.isNaN(at) ? "" : now - at < 9_950 ? `${Math.max(1, Math.round((now - at) / 1000))} s` : span(now - at);
 }
 
 /** A length of time, one unit. */

@@ -4,7 +4,7 @@ import { cardFor } from "./decisions.js";
 import { arrange, attribute, h, present, setText } from "./dom.js";
 import { valueView } from "./evidence.js";
 import { usage } from "./items.js";
-import { argumentsLine, asText, block, inert, inertString, inline } from "./text.js";
+import { argumentsLine, asText, block, inert, inertString, inline, onlyText } from "./text.js";
 
 const MAX_RUNNING = 12;
 const MAX_CARDS = 20;
@@ -19,7 +19,7 @@ export class NowView {
   #outcome = h("div.outcome", { hidden: true });
   #outcomeMark = "";
 
-  /** `context`: `{commander, runId, item(key), show(key)}`. */
+  /** `context`: `{commander, runId, item(key), show(key), rest(key)}`. */
   constructor(context) {
     this.#context = context;
     this.element = h("section.now", { "aria-labelledby": "now-title" },
@@ -77,7 +77,7 @@ export class NowView {
       this.#cards.get(name).shownAt = item.last_sequence;
     }
     arrange(this.#needs, wanted.map(([name]) => this.#cards.get(name).element));
-    if (lost !== null && !this.focus()) this.#context.show(lost);
+    if (lost !== null && !this.focus()) this.#context.rest(lost);
   }
 
   // --- what runs ----------------------------------------------------------------------------------------------------
@@ -171,9 +171,8 @@ function tailOf(preview) {
 }
 
 function outcomeOf(run) {
-  const isText = run.output !== null && typeof run.output === "object" && !Array.isArray(run.output) && Object.keys(run.output).length === 1 && typeof run.output.text === "string";
-  const output = run.output === undefined || run.output === null ? null
-    : typeof run.output === "string" || isText ? block(isText ? run.output.text : run.output, { first: 3000 }) : valueView(run.output);
+  const text = onlyText(run.output);
+  const output = run.output === undefined || run.output === null ? null : text === null ? valueView(run.output) : block(text, { first: 3000 });
   const error = run.error === undefined || run.error === null ? null
     : h("div.failure", {}, h("strong", {}, inline(run.error.code ?? "error", 80)), " ", block(asText(run.error.message ?? run.error), { first: 3000 }));
   return [

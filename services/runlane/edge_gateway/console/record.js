@@ -10,6 +10,7 @@ import { adopt, initialState, reduce } from "./reducer.js";
 const FOLDED_UP_TO = 5000;
 const KEYFRAME_EVERY = 250;
 const PAGE = 1000;
+const PAGE_AHEAD = 300;
 const KEPT_STATES = 24;
 
 /** The record does not hold what was asked for. */
@@ -24,6 +25,7 @@ export class Record {
   #reading = Promise.resolve();
   #keyframes = new Map(); // sequence → state
   #states = new Map(); // of a longer run: sequence → {state, cursor}, the last asked for
+  #pages = new Map(); // of a longer run: first sequence → facts
 
   constructor(api, runId) {
     this.#api = api;
@@ -44,29 +46,37 @@ export class Record {
       try {
         return await this.#folded(sequence, signal);
       } catch (error) {
-        if (!(error instanceof Cut) && !(error instanceof Problem && error.status === 410)) throw error;
-        this.#isCut = true; // its first facts were archived: only the server can tell
+        this.#leaveToServer(error);
       }
     }
-    return (await this.#asked(sequence, signal)).state;
+    return this.#asked(sequence, signal);
+  }
+
+  // Its first facts were archived: only the server can tell what was. Other errors are errors.
+  #leaveToServer(error) {
+    if (!(error instanceof Cut) && !(error instanceof Problem && error.status === 410)) throw error;
+    this.#isCut = true;
   }
 
   /** The facts from `first` to `last`. */
   async facts(first, last, signal) {
     if (this.#facts.length >= last) return this.#facts.slice(first - 1, last);
-    if (last <= FOLDED_UP_TO) {
-      await this.#readTo(last, signal);
-      return this.#facts.slice(first - 1, last);
+    if (last <= FOLDED_UP_TO && !this.#isCut) {
+      try {
+        await this.#readTo(last, signal);
+        return this.#facts.slice(first - 1, last);
+      } catch (error) {
+        this.#leaveToServer(error);
+      }
     }
     const out = [];
-    let { cursor } = await this.#asked(first - 1, signal);
     while (out.length < last - first + 1) {
-      const page = await this.#api.events(this.#runId, { cursor, limit: Math.min(PAGE, last - first + 1 - out.length), signal });
-      out.push(...page.events);
-      ({ cursor } = page);
-      if (!page.has_more || page.events.length === 0) break;
+      const page = await this.#pageFrom(first + out.length, signal);
+      const rest = page.filter((fact) => fact.sequence >= first + out.length && fact.sequence <= last);
+      if (rest.length === 0) break;
+      out.push(...rest);
     }
-    return out.filter((fact) => fact.sequence <= last);
+    return out;
   }
 
   // --- folded here ------------------------------------------------------------------------------------------------
@@ -103,15 +113,37 @@ export class Record {
 
   // --- asked for --------------------------------------------------------------------------------------------------
 
+  // The state at a sequence: of the server, or of the one it gave last and the facts since then, so that playing on
+  // asks once for many steps.
   async #asked(sequence, signal) {
-    if (sequence === 0) return { state: initialState("", this.#runId), cursor: "" };
-    const kept = this.#states.get(sequence);
-    if (kept !== undefined) return { state: copyOf(kept.state), cursor: kept.cursor };
-    const { state, cursor } = await this.#api.snapshot(this.#runId, { atSequence: sequence, signal });
-    this.#states.set(sequence, { state: adopt(state), cursor });
-    if (this.#states.size > KEPT_STATES) this.#states.delete(this.#states.keys().next().value);
-    return { state: adopt(state), cursor };
+    const base = Array.from(this.#states.keys()).filter((at) => at <= sequence && sequence - at < PAGE_AHEAD).sort((a, b) => b - a)[0];
+    if (base === undefined) return copyOf((await this.#snapshot(sequence, signal)).state);
+    const state = copyOf(this.#states.get(base).state);
+    if (base < sequence) for (const fact of await this.#pageFrom(base + 1, signal)) if (fact.sequence <= sequence) reduce(state, fact);
+    return state.through_sequence === sequence ? state : copyOf((await this.#snapshot(sequence, signal)).state);
   }
+
+  async #snapshot(sequence, signal) {
+    const kept = this.#states.get(sequence);
+    if (kept !== undefined) return kept;
+    const { state, cursor } = await this.#api.snapshot(this.#runId, { atSequence: sequence, signal });
+    const found = { state: adopt(state), cursor };
+    bounded(this.#states.set(sequence, found));
+    return found;
+  }
+
+  // Some facts from `first` on.
+  async #pageFrom(first, signal) {
+    for (const page of this.#pages.values()) if (page[0]?.sequence <= first && page.at(-1).sequence >= first) return page;
+    const cursor = first === 1 ? "" : (await this.#snapshot(first - 1, signal)).cursor;
+    const { events } = await this.#api.events(this.#runId, { cursor, limit: PAGE_AHEAD, signal });
+    bounded(this.#pages.set(first, events));
+    return events;
+  }
+}
+
+function bounded(kept) {
+  if (kept.size > KEPT_STATES) kept.delete(kept.keys().next().value);
 }
 
 // The fold changes records in place, and never what they hold.

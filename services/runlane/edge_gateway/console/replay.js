@@ -1,7 +1,8 @@
 /** Looking at the past of a run: which moment, how it was then, and playing on from there. It changes nothing. */
 
 const LONGEST_STEP_MS = 1200;
-const SHORTEST_STEP_MS = 16;
+const SHORTEST_STEP_MS = 40;
+const MOST_AT_ONCE = 50;
 const BATCH_AHEAD = 200;
 
 export class Replay {
@@ -77,19 +78,25 @@ export class Replay {
 
   async #next() {
     if (!this.#isPlaying || this.#asked === null) return this.stop();
-    const next = this.#asked + 1;
+    const from = this.#asked;
     try {
-      await this.#learnTimes(next);
+      await this.#learnTimes(from + 1);
     } catch (error) {
       this.stop();
       return this.#on.failed(error);
     }
-    const passed = (this.#times.get(next) ?? 0) - (this.#times.get(next - 1) ?? 0);
-    const ms = Math.min(LONGEST_STEP_MS, Math.max(SHORTEST_STEP_MS, passed / this.#on.speed()));
+    const ms = Math.min(LONGEST_STEP_MS, Math.max(SHORTEST_STEP_MS, this.#passed(from, from + 1) / this.#on.speed()));
+    let next = from + 1;
+    // What happened in one moment is shown in one.
+    while (next - from < MOST_AT_ONCE && this.#times.has(next + 1) && this.#passed(from + 1, next + 1) < SHORTEST_STEP_MS * this.#on.speed()) next += 1;
     this.#timer = setTimeout(async () => {
       await this.go(next);
       this.#next();
     }, ms);
+  }
+
+  #passed(from, to) {
+    return (this.#times.get(to) ?? 0) - (this.#times.get(from) ?? 0);
   }
 
   async #learnTimes(sequence) {

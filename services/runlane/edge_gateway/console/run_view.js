@@ -126,6 +126,7 @@ export class RunView {
       item: (key) => this.#picture.state.items[key],
       isOver: () => this.#picture.isOver || this.#picture.isPast,
       show: (key) => { this.#choose("evidence"); this.#timeline.show(key); },
+      rest: (key) => this.#timeline.rest(key),
       pointer: (item) => h("button.link.pointer", { type: "button", onClick: () => { this.#choose("now"); this.#now.focus(`${item.kind}:${item.id}`); } }, "Decide →"),
       retryControl: (item) => this.#retryControl(item),
     };

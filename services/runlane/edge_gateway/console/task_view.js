@@ -2,7 +2,7 @@
 
 import { attribute, h, present, setText } from "./dom.js";
 import { valueView } from "./evidence.js";
-import { block, inertString, inline } from "./text.js";
+import { block, inertString, inline, onlyText } from "./text.js";
 
 const MAX_STEPS = 100;
 const DONE = new Set(["completed", "done", "complete", "finished"]);
@@ -86,7 +86,6 @@ function stepRow(tag, { text, state, status }) {
 
 function inputView(input) {
   if (input === undefined || input === null) return null;
-  if (typeof input === "string") return block(input, { first: 800 });
-  const isText = typeof input === "object" && !Array.isArray(input) && typeof input.text === "string" && Object.keys(input).length === 1;
-  return isText ? block(input.text, { first: 800 }) : valueView(input);
+  const text = onlyText(input);
+  return text === null ? valueView(input) : block(text, { first: 800 });
 }

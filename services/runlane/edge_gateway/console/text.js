@@ -137,6 +137,14 @@ export function block(value, { className = "text", first = FIRST_CHARS } = {}) {
   return h("div.long", {}, body, more);
 }
 
+/** The text, where a value is nothing but one: a string, or a record of a single string; else null. */
+export function onlyText(value) {
+  if (typeof value === "string") return value;
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return null;
+  const [first, ...more] = Object.values(value);
+  return more.length === 0 && typeof first === "string" ? first : null;
+}
+
 /** What a message holds, as people read it: text, the texts of its parts, or JSON. */
 export function contentText(content) {
   if (content === null || content === undefined) return "";

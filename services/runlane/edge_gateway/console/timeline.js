@@ -116,6 +116,12 @@ export class Timeline {
     this.#list.show(key)?.focus({ preventScroll: true });
   }
 
+  /** Give the focus to a row without leaving the end, if the reader is there. */
+  rest(key) {
+    if (!this.#list.isFollowing) return this.show(key);
+    (this.#list.elementOf(key) ?? this.scroller).focus({ preventScroll: true });
+  }
+
   /** Focus the next row, or the one before; the last one when none has the focus. */
   step(by) {
     const { rows } = this.#list;
@@ -240,7 +246,7 @@ export class Timeline {
         attribute(tab, "data-some", failed > 0);
       }
     }
-    setText(this.#toEnd, this.#unseen > 0 ? `${this.#unseen.toLocaleString("en")} new ↓` : "Newest ↓");
+    setText(this.#toEnd, this.#picture.isPast ? "End ↓" : this.#unseen > 0 ? `${this.#unseen.toLocaleString("en")} new ↓` : "Newest ↓");
   }
 
   #followed(isFollowing) {

@@ -47,9 +47,9 @@ export class VirtualList {
     return this.#rows;
   }
 
-  /** The keys of the rows that are in the page now. */
-  get drawnKeys() {
-    return Array.from(this.#views.keys());
+  /** The element of a row, while it is in the page. */
+  elementOf(key) {
+    return this.#views.get(key)?.element ?? null;
   }
 
   close() {

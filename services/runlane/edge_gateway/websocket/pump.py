@@ -7,8 +7,9 @@ and writes as long as the client takes it; what it does not write stays in the r
 from collections.abc import Callable
 from typing import Protocol
 
+from runlane.edge_gateway.burst import Piece
 from runlane.edge_gateway.lanes import Gate, Lane
-from runlane.edge_gateway.outgoing import Piece, Want
+from runlane.edge_gateway.outgoing import Want
 from runlane.edge_gateway.websocket.subscription import Subscription
 from runlane_contracts.resume import EndReason
 

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from runlane.edge_gateway.burst import Piece
 from runlane.edge_gateway.frames import Chunk
 from runlane.edge_gateway.lanes import Lane
-from runlane.edge_gateway.outgoing import Outgoing, Piece, Want
+from runlane.edge_gateway.outgoing import Outgoing, Want
 from runlane.edge_gateway.queries import opened_cursor
 from runlane.hosting.http import ProblemError
 from runlane_contracts.problems import Code

@@ -1,5 +1,8 @@
 """What belongs to the command gateway is handed on, and nothing else."""
 
+import asyncio
+from typing import Any
+
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -113,3 +116,38 @@ async def test_both_gateways_share_one_port_in_one_process() -> None:
         assert (await http.get("/openapi.json")).json()["openapi"].startswith("3.1")
     with pytest.raises(TypeError):
         joined(commands, commands, HealthDesk({}))
+
+
+async def test_a_claim_is_given_up_with_who_made_it() -> None:
+    """Take `_while_there` out of the forwarder to see it fail: the command gateway goes on looking for work."""
+    gone, ended = asyncio.Event(), asyncio.Event()
+    body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def never(_request: httpx.Request) -> httpx.Response:
+        gone.set()  # once the claim has arrived, the worker dies
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return httpx.Response(204)
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        return None
+
+    forwarder = Forwarder(
+        httpx.AsyncClient(base_url="http://command", transport=httpx.MockTransport(never)), max_body_bytes=1000
+    )
+    path = "/v1/pools/p/claim"
+    scope = {
+        "type": "http", "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
+        "query_string": b"", "headers": [], "http_version": "1.1",
+    }  # fmt: skip
+    async with asyncio.timeout(10):
+        await forwarder(scope, receive, send)
+        await ended.wait()

@@ -44,8 +44,9 @@ DATA: dict[str, Any] = {
     "password": MARKED.planted,
     "x-api-key": MARKED.planted,
 }
-RESTRICTED_STREAMS = ("RL_LOG_", "RL_COMMAND", "RL_WORK")
-"""Who executes needs what is to be executed: only workers and services of the platform read these."""
+RESTRICTED = ("/RL_LOG_", "/RL_COMMAND/", "/RL_WORK/", "/objects/")
+"""Who executes needs what is to be executed: only workers and services of the platform read these streams, and content
+as it came is for who may produce it."""
 
 
 class Collector:
@@ -95,17 +96,18 @@ async def test_p8_no_secret_is_anywhere_but_in_the_restricted_log(
             said += await exported(up, tmp_path / "audit")
             said += [("a NATS subscription", message) for message in live]
             await eventually(lambda: any(b"resourceSpans" in one or b"runlane" in one for one in collector.bodies))
-            restricted = [(path.name, path.read_bytes()) for path in files(up.state_dir) if not is_wide(path)]
+            kept = contents_of(up.state_dir)
             await up.cli("erase", run_id, "--reason", "asked for")
         said += [("traces and metrics", body) for body in collector.bodies]
         said += [("log lines", up.said().encode())]
     folder = up.state_dir
-    said += [(f"file {path.relative_to(folder)}", path.read_bytes()) for path in files(folder) if is_wide(path)]
+    said += [(f"file {path.relative_to(folder)}", data) for path, data in kept.items() if is_wide(path)]
+    restricted = [(path.name, data) for path, data in kept.items() if not is_wide(path)]
     assert found(said, ALL) == []
     dead = b"".join(data for place, data in said if "RL_DEAD" in place)
     assert b"hunt-poison" in dead, "nothing died"
     assert {hit.partition(" in ")[0] for hit in found(restricted, ALL)} == {one.name for one in ALL}, "nothing planted"
-    rest = [(str(path.relative_to(folder)), path.read_bytes()) for path in files(folder)]
+    rest = [(str(path.relative_to(folder)), data) for path, data in contents_of(folder).items()]
     assert found(rest, PLANTED) == [], "what was erased is still there"
     leaked = credentials(folder)
     allowed = ("file keys.json", "file connection.json", "file nats/server.conf")
@@ -133,6 +135,7 @@ async def plant(me: Wire, up: Product, said: list[tuple[str, bytes]]) -> str:
             await preview(me, run_id, epoch, canary)
         for batch in (work(), questions()):
             await me.append(run_id, epoch, *batch)
+        said += [("kept content", body) for body in await content(me, run_id)]
         said += [("an answer to a command", reply.content) for reply in await commands(me, run_id)]
         said += [("an answer to nonsense", reply) for reply in await nonsense(me, run_id, epoch)]
         await poison(up, run_id)
@@ -177,6 +180,18 @@ def questions() -> list[dict[str, Any]]:
         fact("input.requested", input_id="i1", prompt=TEXT, schema={"type": "string", "writeOnly": True}),
         fact("run.waiting", on=[{"kind": "approval", "id": "ap1"}, {"kind": "input", "id": "i1"}]),
     ]  # fmt: skip
+
+
+async def content(me: Wire, run_id: str) -> list[bytes]:
+    """What is kept beside the log, as it is shown."""
+    shown = []
+    for media_type, body in (("text/plain", TEXT), ("application/json", json.dumps(DATA))):
+        headers = {"Content-Type": media_type}
+        kept = await me.http.post("/v1/content", params={"run_id": run_id}, content=body, headers=headers)
+        assert kept.status_code == 201, kept.text
+        shown += [kept.content, (reply := await me.http.get(kept.json()["uri"])).content]
+        assert reply.status_code == 200, reply.text
+    return shown
 
 
 async def commands(me: Wire, run_id: str) -> list[Any]:
@@ -300,13 +315,19 @@ async def exported(up: Product, place: Path) -> list[tuple[str, bytes]]:
     return [("audit show", out.encode()), *(("audit export", one) for one in segments)]
 
 
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def contents_of(folder: Path) -> dict[Path, bytes]:
+    """Every file; one that goes while somebody works there is not missed."""
+    read: dict[Path, bytes] = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                read[path] = path.read_bytes()
+    return read
 
 
 def is_wide(path: Path) -> bool:
     """Whether more than the platform's workers may come to see it."""
-    return not any(name in str(path) for name in RESTRICTED_STREAMS)
+    return not any(name in str(path) for name in RESTRICTED)
 
 
 def credentials(folder: Path) -> list[Canary]:

@@ -48,6 +48,7 @@ class Theirs:
     agent: str
     pool: str
     cursor: str
+    content: str
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ CASES: dict[tuple[str, str], About | Lists | Makes | Open | Operators | Socket] 
     ("delete", "/v1/runs/{run_id}/lease"): About(body={"worker_id": "w1", "lease_epoch": 1}),
     ("post", "/v1/runs/{run_id}/previews"): About(body={"lease_epoch": 1, "previews": []}),
     ("post", "/v1/pools/{pool}/claim"): Makes(),
-    ("get", "/v1/content/{ref}"): About("run_id", "not_found"),
+    ("post", "/v1/content"): About(body={"some": "content"}),
+    ("get", "/v1/content/{ref}"): About("content", "not_found"),
     ("get", "/v1/ws"): Socket(),
     ("get", "/healthz"): Open(),
     ("get", "/readyz"): Open(),
@@ -152,9 +154,11 @@ async def theirs(up: Product) -> Theirs:
             headers={"Idempotency-Key": key},
         )  # fmt: skip
         assert sent.status_code == 202, sent.text
+        kept = await owner.http.post("/v1/content", params={"run_id": run_id}, content=b"psst")
+        assert kept.status_code == 201, kept.text
         await owner.start_run(run_id=f"work-{unique}", pool=f"pool-{unique}", dispatch="pool")
     return Theirs(run_id, sent.json()["command_id"], key, f"ses-{unique}", f"agent-{unique}", f"pool-{unique}",
-                  view["cursor"])  # fmt: skip
+                  view["cursor"], kept.json()["ref"])  # fmt: skip
 
 
 def guesses(existing: str) -> Iterator[str]:

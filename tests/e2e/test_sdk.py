@@ -256,6 +256,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_p3_an_owner_that_is_stopped_and_continued_after_it_was_replaced_changes_nothing(
     running: Product, transport: HttpTransport
 ):
+    """Two things keep it. To see it fail take out the time in `LeaseKeeper.ok` and the epochs in `lifecycle.admit`."""
     run_id = await start(transport, fresh("sdk"), dispatch="external")
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", OWNER, running.url, running.tokens["demo"], run_id,

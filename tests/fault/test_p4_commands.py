@@ -42,6 +42,7 @@ def supervisor(side: WriteSide) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_p4_a_supervisor_that_is_killed_again_and_again_applies_each_command_once() -> None:
+    """To see it fail: let `machine.decide` not look at `applied_commands`."""
     chance = random.Random(4)
     async with write_side(supervisor=False) as side:
         me = side.client()
@@ -82,6 +83,7 @@ async def test_p4_a_supervisor_that_is_killed_again_and_again_applies_each_comma
 async def test_p4_a_gateway_that_died_before_it_sent_the_command_is_made_good_by_the_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """To see it fail: let `Intake._accept` send only what it entered itself (`entry.accepted_at == at`)."""
     async with write_side() as side:
         me = side.client()
         run_id = await me.start_run()
@@ -110,6 +112,7 @@ async def test_p4_a_gateway_that_died_before_it_sent_the_command_is_made_good_by
 
 
 async def test_p4_a_cancel_goes_before_what_waits() -> None:
+    """To see it fail: take `urgent=is_urgent` out of the supervisor's `app.py`."""
     async with write_side() as side:
         me = side.client()
         run_id = await me.start_run()
@@ -136,6 +139,7 @@ async def test_p4_a_cancel_goes_before_what_waits() -> None:
 
 @pytest.mark.slow
 async def test_p14_a_second_supervisor_takes_over_and_no_moment_is_lost() -> None:
+    """To see it fail: let `LeaseWatch._learn` answer None: nobody looks when a lease runs out."""
     async with write_side(supervisor=False) as side:
         me = side.client()
         with supervisor(side) as first:
@@ -156,6 +160,7 @@ async def test_p14_a_second_supervisor_takes_over_and_no_moment_is_lost() -> Non
 
 
 async def test_two_supervisors_that_look_at_the_same_moment_write_it_once() -> None:
+    """To see it fail: let `machine.on_approval_expired` not look at the resolution."""
     async with write_side() as side:
         other = WriteSide(side.server, side.layout, side.connections, side.common)
         await other.start_supervisor()

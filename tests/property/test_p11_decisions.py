@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 from hypothesis import settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
 
 from runlane.run_supervisor import machine
@@ -29,7 +29,7 @@ def payloads() -> st.SearchStrategy[CommandPayload]:
     approvals, tools = st.sampled_from(APPROVALS), st.sampled_from(TOOLS)
     return st.one_of(
         st.just(commands.StartRun(agent="a")), st.just(commands.CancelRun()), st.just(commands.PauseRun()),
-        st.just(commands.ResumeRun()), st.just(commands.SendMessage(content="hi")),
+        st.just(commands.ResumeRun()), *[st.just(commands.SendMessage(content="hi"))] * 2,
         st.builds(commands.ResolveApproval, approval_id=approvals,
                   decision=st.sampled_from(["approved", "rejected", "modified"]),
                   data=st.sampled_from([None, {"x": 1}]),
@@ -43,6 +43,12 @@ def payloads() -> st.SearchStrategy[CommandPayload]:
 
 
 class OneRun(RuleBasedStateMachine):
+    """One run, whatever comes.
+
+    To see it fail: let `machine._waiting_approval` not look at the resolution, `decide` not at `applied_commands`, or
+    `_ended` not close what is open.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,6 +57,14 @@ class OneRun(RuleBasedStateMachine):
         self.sent: list[Command] = []
         self.applied: Counter[str] = Counter()
         self.numbers = 0
+
+    @initialize(steps=st.sampled_from([0, 1, 3, 3, 3, 3]))
+    def most_runs_have_begun(self, steps: int) -> None:
+        begun = [
+            events.RunCreated(agent="a"), events.RunLeased(lease_epoch=1, worker_id="w"), events.RunStarted(),
+        ]  # fmt: skip
+        for payload in begun[:steps]:
+            self.write([draft(payload)], lease_epoch=0)
 
     def write(self, drafts: list[FactDraft], *, lease_epoch: int) -> None:
         """What the log does with an answer that was decided on its newest state."""
@@ -64,7 +78,12 @@ class OneRun(RuleBasedStateMachine):
     def in_s(self, seconds: float) -> str:
         return timestamp(self.now + timedelta(seconds=seconds))
 
-    @rule(payload=payloads(), by=st.sampled_from(["u", "v", "x"]))
+    @rule(payload=payloads(), by=st.sampled_from(["u", "v", "x"]), twice=st.booleans())
+    def somebody_asks(self, payload: CommandPayload, by: str, *, twice: bool) -> None:
+        self.somebody_commands(payload, by)
+        if twice:
+            self.deliver(self.sent[-1])
+
     def somebody_commands(self, payload: CommandPayload, by: str) -> None:
         command = Command(
             command_id=f"cmd_{len(self.sent)}", idempotency_key="k", type=payload.TYPE, tenant_id="t", run_id="r",
@@ -77,7 +96,8 @@ class OneRun(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def a_command_comes_again(self, data: st.DataObject) -> None:
-        self.deliver(data.draw(st.sampled_from(self.sent)))
+        had_effect = [one for one in self.sent if self.applied[one.command_id]]
+        self.deliver(data.draw(st.sampled_from(had_effect or self.sent)))
 
     def deliver(self, command: Command) -> None:
         try:
@@ -121,6 +141,22 @@ class OneRun(RuleBasedStateMachine):
             expires_at=None if expires is None else self.in_s(expires), tool_call_id="c1", quorum=quorum,
             not_by=("x",), reason_again=again,
         ))  # fmt: skip
+
+    @rule(
+        approval=st.sampled_from(APPROVALS), digest=st.sampled_from(["d", "e"]),
+        decisions=st.lists(st.sampled_from(["approved", "rejected"]), min_size=1, max_size=2), revised=st.booleans(),
+    )  # fmt: skip
+    def a_question_is_asked_maybe_revised_and_decided_maybe_twice(
+        self, approval: str, digest: str, decisions: list[str], *, revised: bool
+    ) -> None:
+        known = self.run.approvals.get(approval)
+        version = 1 if known is None else known.request.version + 1
+        for at in range(version, version + 1 + revised):
+            self.append(events.ApprovalRequested(
+                approval_id=approval, description="d", risk="low", version=at, action_digest=digest, tool_call_id="c1",
+            ))  # fmt: skip
+        for decision in decisions:
+            self.somebody_commands(commands.ResolveApproval(approval_id=approval, decision=decision), "u")  # type: ignore[arg-type]
 
     @rule(expires=st.sampled_from([None, 5]))
     def the_owner_asks_for_input(self, expires: int | None) -> None:

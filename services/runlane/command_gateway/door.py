@@ -100,7 +100,7 @@ def traceparent(request: Request) -> str | None:
 
 
 def idempotency_key(request: Request, field: IdempotencyKey | None) -> IdempotencyKey | None:
-    """The key from the header or from the body's field.
+    """The key from the header, in UTF-8, or from the body's field.
 
     Raises:
         ProblemError: `invalid_request`: both and different, empty, or too long.
@@ -108,8 +108,17 @@ def idempotency_key(request: Request, field: IdempotencyKey | None) -> Idempoten
     header = request.headers.get("idempotency-key")
     if header is None:
         return field
+    header = _utf8(header)
     if not 1 <= len(header) <= MAX_KEY:
         raise ProblemError(Code.INVALID_REQUEST, f"Idempotency-Key: 1 to {MAX_KEY} characters")
     if field is not None and field != header:
         raise ProblemError(Code.INVALID_REQUEST, "Idempotency-Key and idempotency_key differ")
     return header
+
+
+def _utf8(header: str) -> str:
+    """A header is bytes: they are read as UTF-8, as the key is elsewhere, and as they are where they are none."""
+    try:
+        return header.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return header

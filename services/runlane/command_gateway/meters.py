@@ -22,3 +22,4 @@ def report(service: str, intake: Intake, admission: Admission, previews: Preview
     )
     observe(Metric.PREVIEWS, lambda: [(previews.counts.sent, labels)], rises=True)
     observe(Metric.PREVIEWS_DROPPED, lambda: [(previews.counts.dropped, labels)], rises=True)
+    observe(Metric.PREVIEWS_MERGED, lambda: [(previews.counts.coalesced, labels)], rises=True)

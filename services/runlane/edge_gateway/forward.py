@@ -80,9 +80,9 @@ class Forwarder:
         body: bytes | AsyncIterator[bytes] = request.stream()
         if request.scope["path"] != _CONTENT:
             body = await read_body(request, max_bytes=self._max_body_bytes)
-        headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
-        if request.scope["path"] == _CONTENT and "content-length" in request.headers:
-            headers["content-length"] = request.headers["content-length"]
+        names = (*_FORWARDED, "content-length") if request.scope["path"] == _CONTENT else _FORWARDED
+        # As bytes: what is not ASCII goes on as it came.
+        headers = [(n.encode(), request.headers[n].encode("latin-1")) for n in names if n in request.headers]
         target = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
         try:

@@ -198,6 +198,7 @@ async def is_over(supervisor: Supervisor, run_id: str = "run_1") -> bool:
 async def test_p3_a_writer_that_was_taken_over_is_refused_by_the_log_itself(
     worker: NatsTransport, supervisor: Supervisor
 ):
+    """To see it fail: let `lifecycle.admit` not compare the epochs."""
     async with await RunWriter.start(worker, agent="a", run_id="run_1", retry=FAST) as run:
         await supervisor.state("run_1", *losing(run.lease_epoch), events.RunLeased(lease_epoch=2, worker_id="another"))
         with pytest.raises(LeaseLost):

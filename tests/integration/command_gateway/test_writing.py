@@ -156,6 +156,7 @@ async def test_a_lease_is_neither_too_short_nor_for_ever(side: WriteSide, ttl_s:
 
 
 async def test_a_held_lease_says_until_when_and_what_lost_it_is_fenced_everywhere(side: WriteSide) -> None:
+    """P3. To see it fail: let `LeaseDesk._held` not compare epochs and workers, or `lifecycle.admit` not the epochs."""
     me = side.client()
     run_id = await me.start_run()
     old = await me.lease(run_id, "old", ttl_s=0.5)

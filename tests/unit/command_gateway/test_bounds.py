@@ -4,8 +4,10 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from starlette.requests import Request
 
 from runlane.command_gateway.admission import Admission
+from runlane.command_gateway.door import idempotency_key
 from runlane.command_gateway.outcomes import Outcomes
 from runlane.command_gateway.quota import MAX_TENANTS, Quota
 from runlane.hosting.http import ProblemError
@@ -137,3 +139,15 @@ async def test_an_outcome_that_comes_before_the_waiting_is_not_missed() -> None:
     with outcomes.expecting("t", "cmd_1") as outcome:
         outcomes.wake(encode(entry(LedgerStatus.APPLIED)))
         assert await outcome.within(0.1) is not None
+
+
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [(b"plain", "plain"), ("schlüssel-鍵".encode(), "schlüssel-鍵"), (b"caf\xe9", "café")],
+)  # fmt: skip
+def test_a_key_in_the_header_is_the_same_as_in_the_body_in_any_script(sent: bytes, key: str) -> None:
+    request = Request({"type": "http", "headers": [(b"idempotency-key", sent)]})
+    assert idempotency_key(request, None) == key
+    assert idempotency_key(request, key) == key
+    with pytest.raises(ProblemError):
+        idempotency_key(request, f"{key} ")

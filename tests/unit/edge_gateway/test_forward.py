@@ -68,6 +68,15 @@ async def test_a_verb_is_handed_on_as_it_came_and_its_answer_comes_back(method: 
     }  # fmt: skip
 
 
+async def test_a_key_in_any_script_is_handed_on_byte_for_byte() -> None:
+    def seen(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"key": dict(request.headers.raw)[b"idempotency-key"].decode()})
+
+    async with a_gateway(seen) as http:
+        reply = await http.post("/v1/runs/r1/commands", headers=[(b"Idempotency-Key", "schlüssel-鍵".encode())])
+    assert reply.json() == {"key": "schlüssel-鍵"}
+
+
 async def test_what_is_nobodys_is_not_handed_on() -> None:
     async with a_gateway(mirror) as http:
         for method, path, status in (

@@ -248,7 +248,8 @@ class HttpTransport:
             all_headers["Content-Type"] = "application/json"
         try:
             reply = await self._http.request(
-                method, self.url + path, content=content, headers=all_headers, params=params,
+                method, self.url + path, content=content, params=params,
+                headers=[(name.encode(), value.encode()) for name, value in all_headers.items()],
                 timeout=self._timeout_s + wait_s,
             )  # fmt: skip
         except httpx.TransportError as exc:

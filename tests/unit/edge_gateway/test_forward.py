@@ -1,5 +1,8 @@
 """What belongs to the command gateway is handed on, and nothing else."""
 
+import asyncio
+from typing import Any
+
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -138,3 +141,38 @@ async def test_content_is_handed_on_piece_by_piece_whatever_its_size() -> None:
     async with a_gateway(answer) as http:
         reply = await http.post("/v1/content", content=b"x" * 100_000)
     assert (reply.status_code, reply.json()) == (201, {"size": 100_000, "declared": "100000"})
+
+
+async def test_a_claim_is_given_up_with_who_made_it() -> None:
+    """Take `_while_there` out of the forwarder to see it fail: the command gateway goes on looking for work."""
+    gone, ended = asyncio.Event(), asyncio.Event()
+    body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def never(_request: httpx.Request) -> httpx.Response:
+        gone.set()  # once the claim has arrived, the worker dies
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return httpx.Response(204)
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        return None
+
+    forwarder = Forwarder(
+        httpx.AsyncClient(base_url="http://command", transport=httpx.MockTransport(never)), max_body_bytes=1000
+    )
+    path = "/v1/pools/p/claim"
+    scope = {
+        "type": "http", "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
+        "query_string": b"", "headers": [], "http_version": "1.1",
+    }  # fmt: skip
+    async with asyncio.timeout(10):
+        await forwarder(scope, receive, send)
+        await ended.wait()

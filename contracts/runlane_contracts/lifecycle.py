@@ -422,13 +422,14 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
     Raises:
         Refused: the action is asked for already, or it was rejected and nothing says why it is asked for again.
     """
-    if not any(one.type in _ASKING for one in drafts):
+    if not any(one.type in _CHANGING for one in drafts):
         return drafts
     asked = {id_: one.request for id_, one in run.approvals.items() if one.resolution is None}
     tools = {id_: one.request for id_, one in run.tools.items()}
     written: list[FactDraft] = []
     for index, one in enumerate(drafts):
-        payload = events.decode_payload(one.type, one.payload) if one.type in _ASKING else None
+        payload = events.decode_payload(one.type, one.payload) if one.type in _CHANGING else None
+        because = ACTION_CHANGED
         if isinstance(payload, events.ToolRequested):
             changed = _other_action(tools.get(payload.tool_call_id), payload)
             void = _about_before(payload, asked) if changed else []
@@ -436,11 +437,13 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
         elif isinstance(payload, events.ApprovalRequested):
             _refuse_same_action(run, payload, asked, index)
             void = _outdated_by(payload, asked)
+        elif isinstance(payload, events.ToolCancelled):
+            void, because = [old for old in asked.values() if old.tool_call_id == payload.tool_call_id], CALL_CANCELLED
         else:
             void = []
         for old in void:
             is_revised = isinstance(payload, events.ApprovalRequested) and payload.approval_id == old.approval_id
-            written.append(_voided(old, REVISED if is_revised else ACTION_CHANGED))
+            written.append(_voided(old, REVISED if is_revised else because))
             del asked[old.approval_id]
         written.append(one)
         if isinstance(payload, events.ApprovalRequested):
@@ -448,7 +451,7 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
     return written
 
 
-_ASKING = frozenset({"tool.requested", "approval.requested"})
+_CHANGING = frozenset({"tool.requested", "tool.cancelled", "approval.requested"})
 
 
 def _other_action(before: events.ToolRequested | None, now: events.ToolRequested) -> bool:
@@ -513,6 +516,7 @@ def _voided(asked: events.ApprovalRequested, reason: str) -> FactDraft:
 
 ACTION_CHANGED = "the action was changed after the question"
 REVISED = "the question was revised"
+CALL_CANCELLED = "the call was cancelled after the question"
 
 
 def _refuse_input_again(run: RunLifecycle, one: FactDraft, index: int) -> None:

@@ -284,6 +284,17 @@ def test_p11_a_question_about_an_action_that_changed_is_void_and_says_so(newer: 
     assert revoked.actor.kind == "system"
 
 
+def test_p11_a_question_about_a_call_that_was_cancelled_is_void_and_says_so() -> None:
+    """To see it fail: take `tool.cancelled` out of `_CHANGING`; then the question goes on waiting."""
+    run = owned().then(a_call("d"), about("d"), about("e", "a2", tool_call_id="c2")).run
+    revoked, last = admit(run, events.ToolCancelled(tool_call_id="c1"))
+    assert (revoked.type, last.type) == ("approval.resolved", "tool.cancelled")
+    said = decode_json(revoked.payload)
+    assert (said["approval_id"], said["decision"], said["reason"]) == ("a1", "revoked", lifecycle.CALL_CANCELLED)
+    types = [one.type for one in admit(run, events.ToolCancelled(tool_call_id="c1"), events.RunCancelled())]
+    assert types.count("approval.resolved") == 2, "each question ends once, also where the run ends in the same commit"
+
+
 def test_a_question_stays_when_the_action_does() -> None:
     run = owned().then(a_call("old"), about("old")).run
     for same in (a_call("old"), about("other", "a2", tool_call_id="c2")):

@@ -84,6 +84,7 @@ class MemoryRecord:
     log: MemoryEventLog
     fuse: Fuse
     lags: str = ""
+    overwritten: bool = False
 
     async def head(self, run: RunAddress) -> StoredRawCommit | None:
         stored = await self.log.head(run)
@@ -96,10 +97,11 @@ class MemoryRecord:
     async def waiting(self, run: RunAddress, position: Position) -> str:
         return self.lags
 
-    async def take_out(self, run: RunAddress, *, before: Position) -> int:
+    async def take_out(self, run: RunAddress, *, before: Position, overwrite: bool) -> int:
         async def purge() -> int:
             count = len(self.log._runs[run])
             self.log.purge(run, before=before)
+            self.overwritten = overwrite
             return count - len(self.log._runs[run])
 
         return await self.fuse(purge)

@@ -59,11 +59,11 @@ class ClaimsDesk:
         body = await decode_body(request, ClaimBody, max_bytes=MAX_BODY_BYTES)
         if not is_id(pool):
             raise ProblemError(Code.INVALID_REQUEST, "pool: letters, digits, _ and -, at most 64")
-        claimed = await self._within(body.wait_s, principal, pool, body)
+        claimed = await self._within(request, principal, pool, body)
         return Response204() if claimed is None else json_response(claimed)
 
-    async def _within(self, wait_s: float, principal: Principal, pool: str, body: ClaimBody) -> Claimed | None:
-        ends_at = asyncio.get_running_loop().time() + wait_s
+    async def _within(self, request: Request, principal: Principal, pool: str, body: ClaimBody) -> Claimed | None:
+        ends_at = asyncio.get_running_loop().time() + body.wait_s
         pause_s, longest_s = LOOK_EVERY_S
         while True:
             claimed = await self._in_turn(principal.tenant_id, pool, body)
@@ -71,6 +71,8 @@ class ClaimsDesk:
             if claimed is not None or left_s <= 0:
                 return claimed
             await asyncio.sleep(min(pause_s, left_s))
+            if await request.is_disconnected():  # a run that a dead worker is given stands still for a whole lease
+                return None
             self._door.require_still(principal, Right.PRODUCE)  # a worker whose key was revoked gets no more work
             pause_s = min(longest_s, pause_s * 1.5)
 

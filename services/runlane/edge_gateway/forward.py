@@ -1,9 +1,10 @@
 """Hands what belongs to the command gateway on to it, when that is a process of its own."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx
 from starlette.requests import Request
@@ -31,6 +32,7 @@ _ROUTES: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(rf"/v1/pools/{_ID}/claim"), frozenset({"POST"})),
     (re.compile(_CONTENT), frozenset({"POST"})),
 )
+_GONE_LOOK_S = 0.25
 _FORWARDED = ("authorization", "content-type", "accept", "idempotency-key", "prefer", "traceparent", "tracestate")
 _RETURNED = ("content-type", "retry-after", "preference-applied", "location", "www-authenticate", "cache-control")
 
@@ -86,9 +88,10 @@ class Forwarder:
         target = request.scope.get("raw_path", request.url.path.encode()).decode("ascii")
         query = request.scope["query_string"].decode("ascii")
         try:
-            reply = await self._client.request(
+            asking = self._client.request(
                 request.method, f"{target}?{query}" if query else target, content=body, headers=headers
             )
+            reply = await (_while_there(request, asking) if target.endswith("/claim") else asking)
         except httpx.ConnectError as exc:
             raise ProblemError(Code.UPSTREAM_UNAVAILABLE, "the command gateway cannot be reached") from exc
         except httpx.HTTPError as exc:
@@ -96,3 +99,18 @@ class Forwarder:
             raise ProblemError(Code.UPSTREAM_UNAVAILABLE, "the command gateway did not answer") from exc
         kept = {name: reply.headers[name] for name in _RETURNED if name in reply.headers}
         return Response(reply.content, reply.status_code, kept)
+
+
+async def _while_there(request: Request, asking: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+    """Who claims work and goes must not be given any: what is asked on its behalf is given up with it."""
+    task = asyncio.ensure_future(asking)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_GONE_LOOK_S)
+            if not task.done() and await request.is_disconnected():
+                task.cancel()
+                await asyncio.wait({task})
+                return httpx.Response(204)
+        return task.result()
+    finally:
+        task.cancel()

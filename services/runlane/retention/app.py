@@ -77,7 +77,7 @@ async def serve(settings: RetentionSettings, connections: Connections | None = N
         objects = Objects.at(settings.object_store_url)
         stores = _stores(connection, direct, publisher, layout, objects)
         retention = Retention(
-            Compactor(stores, wait_s=settings.wait_s), store, objects,
+            Compactor(stores, wait_s=settings.wait_s, overwrite=settings.overwrite), store, objects,
             policy=settings.policy, now=utc_now, max_runs=settings.max_runs,
             settle=lambda: _settle(connection, direct, layout),
         )  # fmt: skip

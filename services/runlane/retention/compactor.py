@@ -88,8 +88,9 @@ class _Order:
 class Compactor:
     """Archives and erases runs, one call a run."""
 
-    def __init__(self, stores: Stores, *, wait_s: float) -> None:
+    def __init__(self, stores: Stores, *, wait_s: float, overwrite: bool = True) -> None:
         self._stores = stores
+        self._overwrite = overwrite
         self._wait_s = wait_s
 
     async def compact(self, run: RunAddress, policy: str) -> Report:
@@ -268,8 +269,9 @@ class Compactor:
         await self._until(lambda: stores.view.waiting(run, view.position))
         if fact.erased:
             await self._erase_beside(run, manifest)
-        purged = await stores.log.take_out(run, before=head.position)
-        purged += await stores.view.take_out(run, before=view.position)
+        overwrite = self._overwrite or bool(fact.erased)
+        purged = await stores.log.take_out(run, before=head.position, overwrite=overwrite)
+        purged += await stores.view.take_out(run, before=view.position, overwrite=overwrite)
         for to_sequence in await stores.archives.known(run):
             if to_sequence != fact.to_sequence:
                 await stores.archives.delete(run, to_sequence)

@@ -7,7 +7,7 @@ from runlane.kernel.commit_reader import CommitReader
 from runlane.kernel.connection import Connection
 from runlane.kernel.direct import DirectReader
 from runlane.kernel.event_log import StoredRawCommit
-from runlane.kernel.purge import erase, read_by_all
+from runlane.kernel.purge import erase, purge, read_by_all
 from runlane_contracts.cursor import Position
 from runlane_contracts.streams import Layout
 from runlane_contracts.subjects import RunAddress
@@ -28,8 +28,8 @@ class Record(Protocol):
         """The durable that has not read everything up to a position yet; empty: all have."""
         ...
 
-    async def take_out(self, run: RunAddress, *, before: Position) -> int:
-        """Overwrite and take out every commit of the run before the one at a position; how many there were."""
+    async def take_out(self, run: RunAddress, *, before: Position, overwrite: bool) -> int:
+        """Take out every commit of the run before the one at a position; how many there were."""
         ...
 
 
@@ -60,9 +60,11 @@ class StreamRecord:
         reached, slowest = await read_by_all(self._connection, self._reader.stream(run))
         return slowest if reached < position.stream_seq else ""
 
-    async def take_out(self, run: RunAddress, *, before: Position) -> int:
+    async def take_out(self, run: RunAddress, *, before: Position, overwrite: bool) -> int:
         """See `Record.take_out`."""
         stream, subject = self._reader.stream(run), self._reader.subject(run)
+        if not overwrite:
+            return await purge(self._connection, stream, subject, before_seq=before.stream_seq)
         return await erase(self._connection, self._direct, stream, subject, before_seq=before.stream_seq)
 
 

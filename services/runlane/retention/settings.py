@@ -38,6 +38,11 @@ class RetentionSettings(BaseSettings):
     every_s: float = Field(
         default=0.0, ge=0, le=7 * 86_400, description="How often it compacts by itself; 0: only when asked."
     )
+    overwrite: bool = Field(
+        default=True,
+        description="Overwrite what is archived, message by message, when it is taken out. Off, it is purged: much "
+        "faster, but a later erasure finds nothing to overwrite. An erasure always overwrites what is there.",
+    )
     max_runs: int = Field(default=10_000, ge=1, description="Runs compacted in one go, at most.")
     wait_s: float = Field(
         default=20.0, gt=0, le=600,

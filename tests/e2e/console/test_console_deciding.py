@@ -209,19 +209,28 @@ async def test_what_was_typed_survives_breaks_resets_other_runs_and_a_reload(con
 
 
 async def test_a_question_that_is_asked_in_another_version_is_another_question(console: Console) -> None:
+    """What was typed into the arguments of one version, or became of it, must not reach the next."""
     run = console.gateway.add(an_editable_approval())
     page = await console.open_run()
-    await page.get_by_label("Reason for a rejection").fill("because")
+    card = console.card("approval:a1")
+    await page.get_by_role("button", name="Edit…").click()
+    await page.get_by_label("Data, as JSON").fill('{"to": "nobody"}')
+    console.gateway.command_refusals.append((Code.VERSION_CONFLICT, {}))
+    await page.get_by_role("button", name="Approve with changes").click()
+    await expect(card.locator(".answer")).to_contain_text("(version_conflict)")
     run.then(
         events.ApprovalRequested(approval_id="a1", description="Send the mail twice", risk="medium", version=4,
                                  action_digest="d4", data={"to": "all"}, editable=True)
     )  # fmt: skip
-    await expect(console.card("approval:a1")).to_contain_text("Send the mail twice")
-    await expect(console.card("approval:a1")).to_have_count(1)
-    await page.get_by_role("button", name="Approve").click()
+    await expect(card).to_contain_text("Send the mail twice")
+    await expect(card).to_have_count(1)
+    await expect(card.locator(".answer")).to_have_text("")
+    await page.get_by_role("button", name="Approve", exact=True).click()
     await expect(console.item("approval:a1")).to_contain_text("decided by dana")
-    payload = console.gateway.commands[0]["payload"]
-    assert (payload["expected_version"], payload["action_digest"]) == (4, "d4")
+    [command] = console.gateway.commands
+    payload = command["payload"]
+    assert (payload["decision"], payload["expected_version"], payload["action_digest"]) == ("approved", 4, "d4")
+    assert "data" not in payload
 
 
 # --- other things to decide -------------------------------------------------------------------------------

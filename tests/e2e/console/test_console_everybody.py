@@ -162,8 +162,8 @@ async def test_what_is_on_screen_can_be_read_and_reached_by_everybody(
             assert await breaches(page) == []
         await console.slide_to(12)
         await expect(page.locator(".past-bar")).to_be_visible()
-        await page.keyboard.press("?")
         await console.picture(f"past-{name}")
+        await page.keyboard.press("?")
         assert await breaches(page) == []
 
 

@@ -239,3 +239,35 @@ async def test_a_worker_for_some_tenants_leaves_the_others_alone(site: Site):
     taken = [await pools.claim_any("p", worker_id="w", ttl_s=30, wait_s=0) for _ in range(3)]
     assert [one and one[0].tenant_id for one in taken] == ["other", "other", None]
     await pools.aclose()
+
+
+async def test_a_worker_that_died_with_an_open_claim_is_given_nothing(site: Site):
+    """Take the question `is_disconnected` out of `ClaimsDesk._within` to see it fail."""
+    gone = asyncio.Event()
+    body = [{"type": "http.request", "body": b'{"worker_id": "dead", "ttl_s": 30, "wait_s": 20}', "more_body": False}]
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        return None
+
+    token = site.side.client("demo").http.headers["Authorization"].encode()
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/v1/pools/p/claim", "raw_path": b"/v1/pools/p/claim", "query_string": b"", "root_path": "",
+        "headers": [(b"authorization", token), (b"content-type", b"application/json")],
+    }  # fmt: skip
+    assert site.side.app is not None
+    claiming = asyncio.ensure_future(site.side.app(scope, receive, send))
+    await asyncio.sleep(0.3)
+    assert not claiming.done()
+    gone.set()
+    await asyncio.wait_for(claiming, 10)
+    await site.queue("demo", "p", 1)
+    claimed = await claim(site.side.client("demo"), "p", wait_s=5)
+    assert claimed is not None
+    assert claimed["attempt"] == 1

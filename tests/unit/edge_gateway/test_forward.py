@@ -1,5 +1,8 @@
 """What belongs to the command gateway is handed on, and nothing else."""
 
+import asyncio
+from typing import Any
+
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -47,7 +50,8 @@ def mirror(request: httpx.Request) -> httpx.Response:
         ("POST", "/v1/runs"), ("POST", "/v1/runs/r1/commands"), ("GET", "/v1/commands/cmd_1"),
         ("GET", "/v1/commands?idempotency_key=a%20b"), ("POST", "/v1/runs/r1/lease"), ("PUT", "/v1/runs/r1/lease"),
         ("DELETE", "/v1/runs/r1/lease"), ("POST", "/v1/runs/r1/events"), ("POST", "/v1/runs/r1/previews"),
-        ("POST", "/v1/pools/p1/claim"), ("POST", "/v1/runs/a%20b/commands"), ("POST", "/v1/runs/r1/re-execute"),
+        ("POST", "/v1/pools/p1/claim"), ("POST", "/v1/content?run_id=r1"),
+        ("POST", "/v1/runs/a%20b/commands"), ("POST", "/v1/runs/r1/re-execute"),
     ],
 )  # fmt: skip
 async def test_a_verb_is_handed_on_as_it_came_and_its_answer_comes_back(method: str, path: str) -> None:
@@ -122,3 +126,53 @@ async def test_both_gateways_share_one_port_in_one_process() -> None:
         assert (await http.get("/openapi.json")).json()["openapi"].startswith("3.1")
     with pytest.raises(TypeError):
         joined(commands, commands, HealthDesk({}))
+
+
+async def test_content_is_handed_on_piece_by_piece_whatever_its_size() -> None:
+    """The bound of other bodies does not hold for it: the command gateway has one of its own."""
+
+    def count(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(201, json={"size": len(request.content), "declared": request.headers["content-length"]})
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        return count(request)
+
+    async with a_gateway(answer) as http:
+        reply = await http.post("/v1/content", content=b"x" * 100_000)
+    assert (reply.status_code, reply.json()) == (201, {"size": 100_000, "declared": "100000"})
+
+
+async def test_a_claim_is_given_up_with_who_made_it() -> None:
+    """Take `_while_there` out of the forwarder to see it fail: the command gateway goes on looking for work."""
+    gone, ended = asyncio.Event(), asyncio.Event()
+    body = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def never(_request: httpx.Request) -> httpx.Response:
+        gone.set()  # once the claim has arrived, the worker dies
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return httpx.Response(204)
+
+    async def receive() -> Any:
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        return None
+
+    forwarder = Forwarder(
+        httpx.AsyncClient(base_url="http://command", transport=httpx.MockTransport(never)), max_body_bytes=1000
+    )
+    path = "/v1/pools/p/claim"
+    scope = {
+        "type": "http", "method": "POST", "scheme": "http", "path": path, "raw_path": path.encode(), "root_path": "",
+        "query_string": b"", "headers": [], "http_version": "1.1",
+    }  # fmt: skip
+    async with asyncio.timeout(10):
+        await forwarder(scope, receive, send)
+        await ended.wait()

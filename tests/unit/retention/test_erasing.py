@@ -131,3 +131,11 @@ async def test_content_that_facts_point_to_goes_with_them(tmp_path: Path) -> Non
     assert len(list(folder.iterdir())) == 3, "an archive keeps its content"
     await shelf.compactor.erase(RUN, ("tool:c1",), "r", ACTOR)
     assert not list(folder.glob("*"))
+
+
+async def test_what_is_erased_is_overwritten_also_where_archiving_only_purges(shelf: Shelf) -> None:
+    shelf.compactor._overwrite = False
+    await shelf.compactor.compact(RUN, "p")
+    assert (shelf.record.overwritten, shelf.view.overwritten) == (False, False)
+    await shelf.compactor.erase(RUN, (), "r", ACTOR)
+    assert (shelf.record.overwritten, shelf.view.overwritten) == (True, True)

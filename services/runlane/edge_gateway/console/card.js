@@ -16,11 +16,12 @@ export class Card {
   /** `context`: `{commander, runId, item(key), show(key)}`. `isPast`: it is only looked at. */
   constructor(key, item, context, { title, isPast }) {
     this.key = key;
+    this.place = `${key}@${item.version ?? ""}`; // what was decided of another version says nothing about this one
     this.item = item;
     this.context = context;
     this.isPast = isPast;
     this.#commander = context.commander;
-    this.status = new CommandStatus(context.commander, key);
+    this.status = new CommandStatus(context.commander, this.place);
     this.error = h("p.error", { role: "alert" });
     this.form = h("form.decision", { novalidate: true, onSubmit: (event) => { event.preventDefault(); this.submitted?.(); } },
       this.#fields, this.error, isPast ? "" : this.status.element);
@@ -65,7 +66,7 @@ export class Card {
     this.complain("");
     const focused = document.activeElement;
     this.element.focus({ preventScroll: true }); // a disabled control would drop the focus
-    const state = await this.#commander.submit(this.key, type, payload);
+    const state = await this.#commander.submit(this.place, type, payload);
     if (state.phase === "succeeded" || state.phase === "accepted") drafts.forget(this.draft(""));
     else if (document.activeElement === this.element) focused?.focus?.({ preventScroll: true });
   }
@@ -73,7 +74,7 @@ export class Card {
   /** What became of the command here has changed. */
   refresh() {
     this.status.update();
-    const phase = this.#commander.state(this.key)?.phase;
+    const phase = this.#commander.state(this.place)?.phase;
     this.#fields.disabled = this.isPast || phase === "submitting" || phase === "accepted" || (phase === "succeeded" && !this.#hasMoved);
     attribute(this.element, "data-phase", phase);
   }

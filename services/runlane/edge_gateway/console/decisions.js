@@ -31,7 +31,7 @@ class ApprovalCard extends Card {
     const tool = item.tool_call_id ? context.item(`tool:${item.tool_call_id}`) : undefined;
     const data = item.data ?? tool?.arguments ?? null;
     const text = item.editable && !isPast ? prettyJson(data, 60) : "";
-    if (item.editable && !isPast && text.length <= MAX_EDITED_CHARS) this.#editor = new Editor(data, text, this.draft("data"), () => this.#edited());
+    if (item.editable && !isPast && text.length <= MAX_EDITED_CHARS) this.#editor = new Editor(data, text, this.draft(`data@${item.version ?? ""}`), () => this.#edited());
     this.#reason = drafts.bind(this.draft("reason"), h("input", { type: "text", maxlength: 1000, placeholder: "Reason, for a rejection", "aria-label": "Reason for a rejection" }));
     this.fill([
       h("div.question", {}, block(item.description ?? "", { first: 2000 })),

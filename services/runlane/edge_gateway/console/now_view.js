@@ -41,7 +41,7 @@ export class NowView {
 
   /** What became of a command has changed. */
   refresh(place) {
-    for (const card of this.#cards.values()) if (card.key === place) card.refresh();
+    for (const card of this.#cards.values()) if (card.place === place) card.refresh();
   }
 
   /** Focus the card of an item, or the next one after where the focus is. */

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from runlane.audit_sink import app as audit_sink
 from runlane.audit_sink.settings import AuditSinkSettings
 from runlane.cli.key_file import KeyFile
-from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir
+from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir, option_for
 from runlane.command_gateway import app as command_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.edge_gateway import app as edge_gateway
@@ -155,9 +155,10 @@ def _tell(url: str, server: EmbeddedServer, secrets: Secrets, options: "Options"
         ready = {"ready": True, "url": url, "nats_url": server.url_of(OBSERVER), "tokens": secrets.api_keys}
         print(json.dumps(ready), flush=True)
         return
+    where = option_for(options.state_dir)
     print(
         f"\nRunlane is up. Open\n\n    {url}/#token={secrets.api_keys['demo']}\n\n"
-        f"or, in another terminal:  {_command()} runs   ·   {_command()} watch latest\n"
+        f"or, in another terminal:  {_command()} runs{where}   ·   {_command()} watch latest{where}\n"
         f"Its state is in {options.state_dir}; Ctrl-C stops it, and starting it again continues.\n",
         file=sys.stderr, flush=True,
     )  # fmt: skip

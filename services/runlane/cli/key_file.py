@@ -59,7 +59,11 @@ class KeyFile:
 
     @contextmanager
     def _changing(self) -> Iterator[Records]:
-        lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        self.records()  # of a folder that is not there, the failure by its name; and no lock is left in it
+        try:
+            lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as exc:
+            raise Failure(f"key_file_unwritable: {self.path}: {exc.strerror or exc}") from exc
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             records = self.records()

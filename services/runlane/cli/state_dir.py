@@ -12,6 +12,7 @@ lock             held while it runs
 import fcntl
 import os
 import secrets
+import shlex
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,11 @@ from runlane_contracts.cursor import CursorKeys
 
 DEFAULT = Path(".runlane")
 TENANTS = ("demo", "other")
+
+
+def option_for(state_dir: Path) -> str:
+    """What a verb is told in a shell to find a state directory: nothing when it is the usual one."""
+    return "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(str(state_dir))}"
 
 
 class StateDirInUse(Exception):

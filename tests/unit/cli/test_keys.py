@@ -88,6 +88,13 @@ def test_a_folder_without_keys_says_so(tmp_path):
     assert (result.exit_code, "no_key_file" in result.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("words", [("add",), ("revoke", "4f2a"), ("list",)])
+def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path, words):
+    result = call(tmp_path / "gone", *words)
+    assert (result.exit_code, "no_key_file" in result.stderr) == (1, True)
+    assert not (tmp_path / "gone").exists()
+
+
 def test_changes_at_the_same_time_all_count(folder):
     file = KeyFile(folder / "api_keys.json")
 

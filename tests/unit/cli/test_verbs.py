@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from runlane.cli.main import runlane
 from runlane.cli.output import printable
-from runlane.cli.state_dir import ConnectionInfo
+from runlane.cli.state_dir import DEFAULT, ConnectionInfo, option_for
 from runlane_contracts import events
 from support.fake_edge import TOKEN
 from support.runs import Story, a_short_run, a_waiting_run
@@ -300,3 +300,8 @@ def test_a_hostile_run_prints_no_control_characters(site: Site):
     ):
         out = site.call(*args)
         assert "\x1b" not in out.stdout + out.stderr, args
+
+
+def test_what_up_tells_to_type_finds_its_folder():
+    assert option_for(DEFAULT) == ""
+    assert option_for(Path("/tmp/of mine")) == " --state-dir '/tmp/of mine'"

@@ -325,8 +325,8 @@ class RunHub:
 
     def _append(self, commit: ViewCommit) -> None:
         facts = commit.facts()
-        if facts and facts[0].type == LogCompacted.TYPE and b'"erased"' in facts[0].raw:
-            self._ring.forget()  # it holds what was erased
+        if facts and facts[0].type == LogCompacted.TYPE:
+            self._ring.forget()  # it holds what was taken out: a cursor into that is told so by every gateway alike
         self._ring.append(commit)
         self.head = commit.position
         for fact in facts:

@@ -57,6 +57,11 @@ class PreviewText:
         """Whether nothing more will be shown: the middle of a secret was lost, or had no end."""
         return self._sealed
 
+    @property
+    def is_after_gap(self) -> bool:
+        """Whether what comes next is not shown, until a word begins of which everything was seen."""
+        return self._gap_word is not None
+
     def feed(self, data: bytes) -> bytes:
         """Take the next fragment, return what may be shown. It ends where a UTF-8 character ends if the input does."""
         if self._sealed:

@@ -148,7 +148,8 @@ class PreviewMasker:
         if preview.preview_seq <= state.last_seq:
             self.counts.repeated += sources
             return None
-        if preview.first_seq > state.last_seq + 1:
+        after_gap = preview.first_seq > state.last_seq + 1
+        if after_gap:
             self._skip(state)
             state.held = None  # it is among what the receiver sees missing
         state.last_seq = preview.preview_seq
@@ -161,6 +162,8 @@ class PreviewMasker:
             self._skip(state)  # unreadable: as good as missing
             data = None
         self._measure(state)
+        if data is None and after_gap:
+            data = ""  # says at once that something is missing; with the next word it might never be said
         if data is None and preview.data is not None:
             state.held = _joined(state.held, preview, truncated=state.truncated)
             return None
@@ -226,7 +229,7 @@ class PreviewMasker:
             coalesced = _joined(state.held, preview, truncated=state.truncated)
         self.counts.shown += coalesced.source_count if coalesced is not None else 1
         state.held = None
-        state.truncated = state.text.is_sealed
+        state.truncated = state.text.is_sealed or state.text.is_after_gap
         return msgspec.structs.replace(
             preview,
             data=data,

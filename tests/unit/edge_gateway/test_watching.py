@@ -2,6 +2,8 @@
 
 import asyncio
 
+import msgspec
+
 from runlane.edge_gateway.frames import FactFrames
 from runlane.edge_gateway.hub import HubLimits
 from runlane.edge_gateway.memory_view import MemoryView
@@ -277,6 +279,30 @@ async def test_a_hole_is_never_skipped_and_named_when_the_reader_comes_back() ->
         assert again.frames[0].data["outcome"] == "reset_required"
         assert again.frames[0].data["reason"] == "hole"
         assert again.frames[1].data["through_sequence"] == len(story.facts)
+
+
+async def test_a_cursor_into_what_was_archived_is_reset_though_it_is_still_in_memory() -> None:
+    """Every gateway answers alike, whichever run it was just asked for. Take `forget` out of the hub to see it fail."""
+    story = a_story().then(events.RunCompleted())
+    view = stored(story, size=1)
+    last = len(story.facts)
+    async with edge(view, hub_limits=HubLimits(linger_s=60.0), folded=KeptState(story)) as gateway:
+        before = gateway.watch(RUN, from_="start")
+        await before.until("end")
+        story.then(
+            events.LogCompacted(
+                from_sequence=1, to_sequence=last, snapshot_ref="s", sha256="0" * 64, policy="p", reason="retention",
+                status="completed",
+            )
+        )  # fmt: skip
+        story.facts[-1] = msgspec.structs.replace(story.facts[-1], lease_epoch=0)
+        view.store(RUN, story.facts[-1:])
+        for sequence in range(1, last + 1):
+            view.cut(RUN, first_sequence=sequence)
+        again = gateway.watch(RUN, last_event_id=before.of("fact")[2].id)
+        await again.until("end")
+        assert (again.frames[0].data["outcome"], again.frames[0].data["reason"]) == ("reset_required", "compacted")
+        assert again.frames[1].data["through_sequence"] == last + 1
 
 
 async def test_a_hole_without_a_snapshot_is_an_error_before_the_stream_opens() -> None:

@@ -96,13 +96,20 @@ def test_a_gap_is_passed_on_and_what_follows_it_is_shown_from_the_next_word() ->
     assert shown[1].coalesced.truncated
 
 
+def test_a_gap_is_said_at_once_though_nothing_of_what_follows_may_be_shown_yet() -> None:
+    shown = show(masker(), *(a_preview(seq, data) for seq, data in [(1, "one "), (3, "three"), (4, "4 "), (5, "x y")]))
+    assert [(one.first_seq, one.preview_seq, one.data) for one in shown] == [(1, 1, "one "), (3, 3, ""), (4, 5, "x y")]
+    assert [one.coalesced is not None and one.coalesced.truncated for one in shown] == [False, True, True]
+
+
 def test_a_gap_within_a_secret_shows_nothing_more_until_its_end() -> None:
     one = masker()
     assert [p.data for p in show(one, a_preview(1, "ghp_abc"), a_preview(3, "def ghi"), a_preview(4, " more"))] == [
-        "ghp_"
+        "ghp_",
+        "",
     ]
     end = show(one, a_preview(5, None, fate="abandoned"))
-    assert (end[0].fate, end[0].first_seq, end[0].data) == ("abandoned", 3, None)
+    assert (end[0].fate, end[0].first_seq, end[0].data) == ("abandoned", 4, None)
 
 
 def test_the_end_of_a_preview_drops_what_was_held() -> None:
@@ -170,7 +177,8 @@ def test_state_is_bounded_by_number_and_by_bytes() -> None:
         assert one.held <= 5
         assert one.counts.forgotten == 10 - one.held
         # What was forgotten goes on after a gap, not in the middle of what might be a secret.
-        assert show(one, a_preview(3, "c", preview_id="p0"), a_preview(4, "d e f", preview_id="p0"))[0].data == "e f"
+        shown = show(one, a_preview(3, "c", preview_id="p0"), a_preview(4, "d e f", preview_id="p0"))
+        assert [preview.data for preview in shown] == ["", "e f"]
 
 
 def test_lease_epochs_are_bounded() -> None:

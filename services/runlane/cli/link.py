@@ -1,6 +1,7 @@
 """Whom a verb talks to: options that all verbs share, and the connections that follow from them."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ T = TypeVar("T")
 
 DEFAULT_STATE_DIR = ".runlane"
 REQUEST_TIMEOUT_S = 15.0
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,11 @@ class Link:
 
     def address(self) -> tuple[str, str]:
         """Where it serves, and as whom to ask."""
+        if self.token is not None and not _TOKEN.fullmatch(self.token):
+            raise click.UsageError("the token holds characters that no token has (--token, RUNLANE_TOKEN)")
         if self.url is not None:
+            if not self.url.startswith(("http://", "https://")):
+                raise click.UsageError(f"not an http address: {self.url!r} (--url, RUNLANE_URL)")
             return self.url, self.token or ""
         info = self.info()
         return info.url, self.token or self.token_in(info)

@@ -60,6 +60,8 @@ class CommandsDesk:
         return self._shown(entry, 200)
 
     def _intent(self, request: Request, caller: Caller, body: CommandBody) -> Intent:
+        if body.run_id not in (None, caller.run.run_id):
+            raise ProblemError(Code.INVALID_REQUEST, "run_id: the path names another run")
         return Intent(
             run=caller.run,
             payload=_payload(body),

@@ -63,6 +63,8 @@ class CommandBody(Struct, frozen=True, kw_only=True):
     payload: Raw = Raw(b"{}")
     idempotency_key: IdempotencyKey | None = None
     meta: dict[str, Any] | None = None
+    run_id: str | None = None
+    """Need not be said again; what is said has to be the path's."""
 
 
 class CommandView(Struct, frozen=True, kw_only=True, omit_defaults=True):

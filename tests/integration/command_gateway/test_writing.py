@@ -280,7 +280,7 @@ async def test_commands_are_looked_up_by_id_and_by_key_within_the_tenant(side: W
         {}, {"type": "run.explode"}, {"type": "approval.resolve", "payload": {"approval_id": "a", "decision": "maybe"}},
         {"type": "run.cancel", "payload": {"why": 1}}, {"type": "run.cancel", "payload": 7}, {"type": 7},
         {"type": "message.send"}, {"type": "tool.retry", "payload": {"tool_call_id": "a.b"}},
-        {"type": "run.cancel", "idempotency_key": "x" * 201},
+        {"type": "run.cancel", "idempotency_key": "x" * 201}, {"type": "run.cancel", "run_id": "another"},
     ],
 )  # fmt: skip
 async def test_a_command_that_does_not_fit_is_invalid_and_is_not_in_the_ledger(

@@ -207,7 +207,7 @@ def test_reconcile_says_what_became_of_a_call_and_needs_to_know_how(site: Site):
 
 def test_deciding_as_somebody_else_takes_their_key(site: Site):
     run_id = site.add(a_waiting_run())
-    assert site.call("approve", run_id, "--as", "nobody's key").exit_code == 1
+    assert site.call("approve", run_id, "--as", "nobodys-key").exit_code == 1
     assert site.lane.payloads(run_id, "approval.resolved") == []
 
 
@@ -305,3 +305,13 @@ def test_a_hostile_run_prints_no_control_characters(site: Site):
 def test_what_up_tells_to_type_finds_its_folder():
     assert option_for(DEFAULT) == ""
     assert option_for(Path("/tmp/of mine")) == " --state-dir '/tmp/of mine'"
+
+
+@pytest.mark.parametrize(
+    ("url", "token"), [("banana", "t"), ("http://127.0.0.1:1", "a\nb"), ("http://127.0.0.1:1", "ü")]
+)
+def test_an_address_or_a_token_that_is_none_is_a_usage_error_and_is_not_sent(url: str, token: str):
+    result = CliRunner().invoke(runlane, ["runs"], env={"RUNLANE_URL": url, "RUNLANE_TOKEN": token})
+    assert result.exit_code == 2
+    assert "RUNLANE_" in result.output
+    assert token == "t" or token not in result.output

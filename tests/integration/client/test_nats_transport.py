@@ -217,7 +217,7 @@ async def until_now(transport: NatsTransport, run_id: str) -> list[Fact]:
         async for item in reader:
             if isinstance(item, Fact):
                 facts.append(item)
-            if reader.connection == "live":
+            if reader.is_live:
                 return facts
     return facts
 

@@ -147,7 +147,7 @@ async def test_readers_that_stall_in_the_middle_of_history_hold_no_page_of_it(tm
         before = edge.rss_bytes
         watches = await stalled_watches(edge, 300, "from=start", after=b"event: fact")
         await asyncio.sleep(2)
-        assert edge.rss_bytes - before < BOUND_BYTES, f"{(edge.rss_bytes - before) // MIB} MiB"
+        await eventually(lambda: edge.rss_bytes - before < BOUND_BYTES, within_s=20)  # what was freed goes back, soon
         assert await read_through(edge, len(story.facts))
         for watch in watches:
             watch.close()

@@ -45,6 +45,7 @@ from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer, Right, lost, require
 from runlane.hosting.connections import Connections, connection_of
 from runlane.hosting.health import Health, HealthDesk
+from runlane.hosting.heap import small_heap
 from runlane.hosting.http import (
     OnRefusal,
     Problems,
@@ -95,6 +96,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
         sessions = Sessions(settings.socket_limits, now=utc_now, jitter=random.random, meters=meters)
         sockets = _sockets(settings, sessions, authorizer, view, hubs, crowd, meters, refusals.of_http)
         await enter(sessions.ticking())
+        await enter(small_heap())
         elsewhere = None if settings.command_gateway_url is None else await enter(_forwarder(settings))
         report(meters, NAME)
 

@@ -6,7 +6,6 @@ same broker, and their readers are the same bare sockets.
 
 import asyncio
 import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +20,7 @@ import uvloop
 
 from runlane_contracts import events
 from runlane_contracts.streams import GIB, Layout
+from support.children import ENVIRONMENT
 from support.edge_process import KEY, EdgeProcess, RawWatch, edge_process
 from support.eventually import eventually
 from support.runs import Story
@@ -66,7 +66,7 @@ async def bare_server(edge: EdgeProcess) -> AsyncIterator[Served]:
     assert edge.server.passwords is not None
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "support.bare_sse", edge.server.url, "observer", edge.server.passwords["observer"],
-        edge.layout.subjects.live("acme", RUN), stdout=asyncio.subprocess.PIPE, env=dict(os.environ),
+        edge.layout.subjects.live("acme", RUN), stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT,
     )  # fmt: skip
     try:
         assert process.stdout is not None

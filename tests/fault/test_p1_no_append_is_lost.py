@@ -7,7 +7,6 @@ other is in that order.
 """
 
 import asyncio
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from runlane.kernel.provision import provision
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane_contracts.subjects import RunAddress
 from support.builders import AGENT, SYSTEM, a_run, created, leased, said
+from support.children import ENVIRONMENT
 from support.nats import SMALL, NatsServer, nats_server
 
 KILLS = 20
@@ -137,10 +137,9 @@ async def until_acknowledged(run_log: RunLog, drafts: list) -> list[tuple[str, i
 
 
 async def start_appender(server: NatsServer, prefix: str) -> asyncio.subprocess.Process:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "support.appender", server.url, prefix,
-        stdout=asyncio.subprocess.PIPE, env=environment, limit=64 * 1024 * 1024,
+        stdout=asyncio.subprocess.PIPE, env=ENVIRONMENT, limit=64 * 1024 * 1024,
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ Purge before the fact is written, or write it before the archive is whole, and a
 """
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from support.children import ENVIRONMENT
 from support.product import Product, Wire, fact, product
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
@@ -38,7 +38,7 @@ async def killed_at(running: Product, run_id: str, step: int, when: str, *more: 
     """Whether it died at that step."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "support.mortal_retention", str(running.state_dir), "demo", run_id, str(step), when, *more,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=ENVIRONMENT,
     )  # fmt: skip
     code = await asyncio.wait_for(process.wait(), 60)
     assert code in {0, -signal.SIGKILL}

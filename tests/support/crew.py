@@ -18,7 +18,8 @@ from runlane.client import HttpTransport
 from runlane.client.transports.ports import NewRun
 from runlane.kernel.clock import utc_now
 from runlane_contracts.events import Limits
-from support.effects_worker import ENVIRONMENT, WORKER, Book
+from support.children import ENVIRONMENT
+from support.effects_worker import WORKER, Book
 from support.eventually import eventually
 from support.product import Product
 

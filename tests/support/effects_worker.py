@@ -15,9 +15,7 @@ from typing import Any
 from runlane.client import HttpTransport, NatsTransport, RunContext, ToolInProgress, Worker
 from runlane_contracts.codec import decode_json, encode
 
-TESTS = Path(__file__).parents[1]
 WORKER = (sys.executable, "-m", "support.effects_worker")
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)])}
 
 
 class Book:

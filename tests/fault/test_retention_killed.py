@@ -37,8 +37,8 @@ async def a_finished_run(wire: Wire) -> tuple[str, list[dict[str, Any]]]:
 async def killed_at(running: Product, run_id: str, step: int, when: str, *more: str) -> bool:
     """Whether it died at that step."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "support.mortal_retention", str(running.state_dir), "demo", run_id, str(step), when, *more,
-        env=ENVIRONMENT,
+        sys.executable, "-m", "support.mortal_retention", str(running.state_dir), "demo", run_id, str(step), when,
+        *more, env=ENVIRONMENT,
     )  # fmt: skip
     code = await asyncio.wait_for(process.wait(), 60)
     assert code in {0, -signal.SIGKILL}

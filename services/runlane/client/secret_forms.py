@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from runlane_contracts.secret_names import is_secret_name
+
 MAX_HELD_CHARS = 4096
 """No more of a streamed text is looked at again."""
 
@@ -137,16 +139,6 @@ _WHOLE_NAME = re.compile(
 )
 _LONGEST_NAME = 24
 
-_SECRET_FIELDS = frozenset({
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "proxyauthorization", "cookie",
-    "setcookie", "credentials",
-})  # fmt: skip
-_SECRET_ENDINGS = (
-    "password", "passwd", "passphrase", "secret", "apikey", "accesstoken", "refreshtoken", "authtoken", "idtoken",
-    "sessiontoken", "bearertoken", "apitoken", "privatekey", "secretkey", "accesskey", "signingkey", "encryptionkey",
-    "accountkey",
-)  # fmt: skip
-
 _NEEDLES = tuple(sorted({
     *(start.lower() for start in _STARTS), *(needle for one in _CALLINGS for needle in one.needles),
     "private key", "://", "cookie", "credentials",
@@ -161,10 +153,7 @@ def may_hold_a_secret(text: str) -> bool:
 
 def names_a_secret(field: str) -> bool:
     """Whether the value under this object key is a secret whatever it holds (``password``, ``X-Api-Key``)."""
-    if len(field) > 128:
-        return False
-    plain = "".join(char for char in field.lower() if char.isalnum())
-    return plain in _SECRET_FIELDS or plain.endswith(_SECRET_ENDINGS)
+    return len(field) <= 128 and is_secret_name(field)
 
 
 def spans(text: str) -> list[Span]:

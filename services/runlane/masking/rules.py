@@ -19,6 +19,8 @@ from typing import Any
 
 import regex
 
+from runlane_contracts.secret_names import is_secret_name
+
 RULES_VERSION = "2"
 
 MAX_OPENING_BYTES = 256
@@ -354,16 +356,6 @@ RULES: tuple[Rule, ...] = (*TOKENS, *CONTEXTS, *ENCODED)
 
 # --- names ------------------------------------------------------------------------------------------------------
 
-_SECRET_NAMES = frozenset({
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "proxyauthorization", "cookie",
-    "setcookie", "credentials",
-})  # fmt: skip
-_SECRET_ENDINGS = (
-    "password", "passwd", "passphrase", "secret", "apikey", "accesstoken", "refreshtoken", "authtoken", "idtoken",
-    "sessiontoken", "bearertoken", "apitoken", "privatekey", "secretkey", "accesskey", "signingkey", "encryptionkey",
-    "accountkey",
-)  # fmt: skip
-
 KEY_NAME_RULE = "secret-name"
 KEY_NAME_GATE = (
     r'(?i)(?:pass(?:word|wd|phrase)|pwd|secret|token|authorization|cookie|credentials|key)[^A-Za-z0-9]{0,8}"[^"]{0,16}:'
@@ -373,7 +365,4 @@ KEY_NAME_GATE = (
 
 def names_a_secret(key: str) -> bool:
     """Whether the value under this object key is a secret whatever it holds (``password``, ``X-Api-Key``)."""
-    if len(key) > MAX_OPENING_BYTES:
-        return False
-    plain = "".join(one for one in key.lower() if one.isalnum())
-    return plain in _SECRET_NAMES or plain.endswith(_SECRET_ENDINGS)
+    return len(key) <= MAX_OPENING_BYTES and is_secret_name(key)

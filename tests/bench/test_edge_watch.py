@@ -8,7 +8,6 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,13 @@ import pytest
 import uvloop
 
 from runlane.kernel.connection import connect
-from runlane_contracts import events
 from runlane_contracts.streams import GIB, Layout
 from support.edge_process import EdgeProcess, edge_process
-from support.runs import Story
-from support.view_writer import put
+from support.view_writer import a_story, ms, put, put_all
 
 LAYOUT = Layout(max_bytes=2 * GIB)
 WATCHERS = 1000
 LONG = 10_000
-
-
-def a_story(run_id: str, steps: int) -> Story:
-    story = Story("acme", run_id).then(events.RunCreated(agent="bench"), events.RunStarted())
-    for index in range(steps - 2):
-        story.then(events.TaskCreated(task_id=f"t{index}", title="x" * 60))
-    return story
-
-
-async def put_all(edge: EdgeProcess, story: Story, size: int) -> None:
-    commits = [story.facts[at : at + size] for at in range(0, len(story.facts), size)]
-    await put(edge, commits[0])
-    for at in range(1, len(commits), 64):  # in order: one connection, one subject
-        await asyncio.gather(*(put(edge, facts) for facts in commits[at : at + 64]))
-
-
-def ms(seconds: Sequence[float], share: float) -> float:
-    return round(sorted(seconds)[min(int(len(seconds) * share), len(seconds) - 1)] * 1e3, 2)
 
 
 async def measure_latency(edge: EdgeProcess, rounds: int = 400) -> dict[str, Any]:

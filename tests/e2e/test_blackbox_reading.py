@@ -12,7 +12,7 @@ import nats
 import pytest
 import pytest_asyncio
 
-from support.product import Frame, Product, Wire, fact, product
+from support.product import Frame, Product, Wire, fact
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,18 +28,6 @@ DONE = (
 )
 LAST = 2 + len(DONE)
 TOOLS = [5, 6, 7]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def up(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Product]:
-    async with product(tmp_path_factory.mktemp("up") / "state") as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def demo(up: Product) -> AsyncIterator[Wire]:
-    async with up.client() as wire:
-        yield wire
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,24 +10,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from support.product import Product, Wire, fact, product
+from support.product import Product, Wire, fact
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 START = {"agent": "a", "dispatch": "external"}
 TURN = fact("turn.started", turn_id="t")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def up(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Product]:
-    async with product(tmp_path_factory.mktemp("up") / "state") as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def demo(up: Product) -> AsyncIterator[Wire]:
-    async with up.client() as wire:
-        yield wire
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -7,7 +7,6 @@ import asyncio
 import base64
 import json
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +32,6 @@ DONE = (
     fact("run.completed", output={"n": 3}),
 )
 LAST = 2 + len(DONE)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def up(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Product]:
-    async with product(tmp_path_factory.mktemp("up") / "state") as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def demo(up: Product) -> AsyncIterator[Wire]:
-    async with up.client() as wire:
-        yield wire
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-import obstore
 import pytest
 
-from runlane.audit_sink.exporter import store_at
+from runlane.object_store.store import Objects
 from support.object_store import s3_bucket
 from support.product import Product, product
 
@@ -62,12 +61,13 @@ async def _kept_in_a_bucket(up: Product) -> None:
     whole = await _verified(up, "--from", place)
     assert (whole["ok"], whole["sealed"], whole["trusted"]) == (True, True, True)
 
-    store = store_at(place)
-    (segment,) = [one["path"] for page in obstore.list(store, "segments") for one in page]
-    held = bytes(obstore.get(store, segment).bytes())
-    obstore.put(store, segment, held[:-5] + bytes([held[-5] ^ 1]) + held[-4:])
+    store = Objects.at(place)
+    (segment,) = await store.list("segments")
+    held = await store.get(segment)
+    assert held is not None
+    await store.put(segment, held[:-5] + bytes([held[-5] ^ 1]) + held[-4:])
     code, out, _ = await up.cli("audit", "verify", "--from", place, "--json", check=False)
     assert (code, Path(segment).name in json.loads(out)["where"]) == (1, True)
-    obstore.delete(store, segment)
+    await store.delete(segment)
     code, out, _ = await up.cli("audit", "verify", "--from", place, "--json", check=False)
     assert (code, "missing" in json.loads(out)["reason"]) == (1, True)

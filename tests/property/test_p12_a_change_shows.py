@@ -14,9 +14,10 @@ import zstandard
 from hypothesis import given, settings, strategies as st
 
 from runlane.audit_sink.chain import ChainFault
-from runlane.audit_sink.exporter import Exporter, Seal, check_export, export_statement, store_at
+from runlane.audit_sink.exporter import Exporter, Seal, check_export, export_statement
 from runlane.audit_sink.signing import Signer
 from runlane.audit_sink.verify import Kept
+from runlane.object_store.store import Objects
 from support.audit import EPOCH, KEY, MemoryAudit, a_message, a_sealer, an_entry, check
 
 TRUSTED = {KEY.key_id: KEY.public_key}
@@ -143,7 +144,7 @@ async def export_to(directory: Path, audit: list[Kept], *, sealed: bool = True) 
     async def sign(sha256: str) -> Seal | None:
         return Seal(key_id=KEY.key_id, signature=KEY.sign(export_statement(sha256)).hex()) if sealed else None
 
-    exporter = Exporter(store_at(str(directory)), TRUSTED, segment_records=5)
+    exporter = Exporter(Objects.at(str(directory)), TRUSTED, segment_records=5)
     await exporter.export(messages(), sign)
 
 
@@ -155,7 +156,7 @@ def files(directory: Path) -> list[Path]:
 async def test_p12_an_export_is_whole_until_a_byte_of_it_is_changed(tmp_path, audit, sealed):
     """In `check_export`, take out the comparison of the bodies."""
     await export_to(tmp_path, audit, sealed=sealed)
-    checked = await check_export(store_at(str(tmp_path)), TRUSTED)
+    checked = await check_export(Objects.at(str(tmp_path)), TRUSTED)
     assert (checked.records, checked.sealed, checked.trusted) == (len(audit), sealed, True)
     random = Random(1)
     for path in files(tmp_path):
@@ -164,9 +165,9 @@ async def test_p12_an_export_is_whole_until_a_byte_of_it_is_changed(tmp_path, au
         for at in places:
             path.write_bytes(flipped(whole, at, random.randrange(8)))
             with pytest.raises(ChainFault):
-                await check_export(store_at(str(tmp_path)), TRUSTED)
+                await check_export(Objects.at(str(tmp_path)), TRUSTED)
         path.write_bytes(whole)
-    await check_export(store_at(str(tmp_path)), {})
+    await check_export(Objects.at(str(tmp_path)), {})
 
 
 async def test_p12_an_export_without_one_of_its_files_names_it(tmp_path, audit):
@@ -178,7 +179,7 @@ async def test_p12_an_export_without_one_of_its_files_names_it(tmp_path, audit):
         whole = path.read_bytes()
         path.unlink()
         with pytest.raises(ChainFault, match=path.name):
-            await check_export(store_at(str(tmp_path)), TRUSTED)
+            await check_export(Objects.at(str(tmp_path)), TRUSTED)
         path.write_bytes(whole)
 
 
@@ -188,7 +189,7 @@ def segments_in(directory: Path) -> list[Path]:
 
 async def fault_of(directory: Path, trusted=None):
     with pytest.raises(ChainFault) as caught:
-        await check_export(store_at(str(directory)), TRUSTED if trusted is None else trusted)
+        await check_export(Objects.at(str(directory)), TRUSTED if trusted is None else trusted)
     return caught.value.fault
 
 
@@ -259,11 +260,11 @@ async def test_p12_an_export_shortened_with_its_manifest_lacks_the_seal(tmp_path
 
     (tmp_path / "short" / "manifest.json").write_bytes(canonical_json(short))
     with pytest.raises(ChainFault, match="seal is wrong"):
-        await check_export(store_at(str(tmp_path / "short")), TRUSTED)
+        await check_export(Objects.at(str(tmp_path / "short")), TRUSTED)
 
 
 async def test_p12_an_export_with_keys_of_its_own_is_not_trusted(tmp_path, audit):
     await export_to(tmp_path, audit)
     with pytest.raises(ChainFault, match="which is not known"):
-        await check_export(store_at(str(tmp_path)), {"0" * 16: Signer(bytes(32)).public_key})
-    assert not (await check_export(store_at(str(tmp_path)), {})).trusted
+        await check_export(Objects.at(str(tmp_path)), {"0" * 16: Signer(bytes(32)).public_key})
+    assert not (await check_export(Objects.at(str(tmp_path)), {})).trusted

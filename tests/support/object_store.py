@@ -22,6 +22,8 @@ def s3_bucket(environment: pytest.MonkeyPatch, bucket: str = "bucket") -> Iterat
             "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing",
         }.items():  # fmt: skip
             environment.setenv(name, value)
+        # Servers in one process share what they hold: without this, a second try finds what the first one left.
+        httpx.post(f"{url}/moto-api/reset", trust_env=False).raise_for_status()
         httpx.put(f"{url}/{bucket}", trust_env=False).raise_for_status()
         yield f"{url}/{bucket}"
     finally:

@@ -9,8 +9,6 @@ segments alone, so it is checked by making it again.
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,11 +17,9 @@ from runlane.audit_sink.chain import BEGINNING, ChainFault, Chains, Fault, expor
 from runlane.audit_sink.signing import from_hex, key_id_of, verifiers
 from runlane.audit_sink.verify import UNKNOWN, Kept, StreamCheck
 from runlane.kernel.errors import Permanent
+from runlane.object_store.store import Objects
 from runlane_contracts.audit import AuditRecord
 from runlane_contracts.canonical import canonical_json
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 MANIFEST = "manifest.json"
 FORMAT = "runlane-audit-export/1"
@@ -90,16 +86,6 @@ SignBody = Callable[[str], Awaitable[Seal | None]]
 """Asks the sink for its signature over a SHA-256 in hex; None: there is nobody to ask."""
 
 
-def store_at(place: str) -> "ObjectStore":
-    """A folder, or what a URL names; credentials of S3 come from the environment."""
-    from obstore.store import LocalStore, from_url  # noqa: PLC0415 - loaded when something is exported
-
-    if "://" in place:
-        return from_url(place)
-    path = Path(place).absolute()
-    return LocalStore(path, mkdir=True)
-
-
 def body_sha256(body: Body) -> str:
     """What the seal signs."""
     return hashlib.sha256(canonical_json(body)).hexdigest()
@@ -108,10 +94,8 @@ def body_sha256(body: Body) -> str:
 class Exporter:
     """Writes one export."""
 
-    def __init__(
-        self, store: "ObjectStore", keys: Mapping[str, bytes], *, segment_records: int = SEGMENT_RECORDS
-    ) -> None:
-        self._store, self._keys = store, keys
+    def __init__(self, store: Objects, keys: Mapping[str, bytes], *, segment_records: int = SEGMENT_RECORDS) -> None:
+        self._store = store
         self._segment_records = segment_records
         self._writer = _BodyWriter(keys)
 
@@ -120,11 +104,10 @@ class Exporter:
 
         Raises:
             Permanent: there is an export already.
+            Retryable: the object store fails, or does not answer.
             ChainFault: the stream is not what was written; there is no manifest then.
         """
-        import obstore  # noqa: PLC0415
-
-        if await _get(self._store, MANIFEST) is not None:
+        if await self._store.get(MANIFEST) is not None:
             raise Permanent("there is an export here already; choose another place")
         lines: list[bytes] = []
         size = 0
@@ -140,17 +123,16 @@ class Exporter:
         body = self._writer.body()
         self._writer.check.finish(body.last_seq)
         manifest = Manifest(body=body, seal=await sign(body_sha256(body)))
-        await obstore.put_async(self._store, MANIFEST, canonical_json(manifest))
+        await self._store.put(MANIFEST, canonical_json(manifest))
         return manifest
 
     async def _put_segment(self, lines: list[bytes]) -> None:
-        import obstore  # noqa: PLC0415
         import zstandard  # noqa: PLC0415
 
         compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         data = compressor.compress(b"\n".join(lines) + b"\n")
         name = self._writer.segment(len(lines), data)
-        await obstore.put_async(self._store, name, data)
+        await self._store.put(name, data)
 
 
 class _BodyWriter:
@@ -216,14 +198,15 @@ class Checked(Struct, frozen=True):
     trusted: bool
 
 
-async def check_export(store: "ObjectStore", trusted: Mapping[str, bytes], tenant_id: str | None = None) -> Checked:
+async def check_export(store: Objects, trusted: Mapping[str, bytes], tenant_id: str | None = None) -> Checked:
     """Check an export against its manifest and the keys.
 
     Raises:
         ChainFault: something is not as it was written; names the first bad record, or file.
         Permanent: there is no export.
+        Retryable: the object store fails, or does not answer.
     """
-    data = await _get(store, MANIFEST)
+    data = await store.get(MANIFEST)
     if data is None:
         raise Permanent(f"there is no {MANIFEST} here")
     manifest = _decoded(data)
@@ -245,8 +228,8 @@ async def check_export(store: "ObjectStore", trusted: Mapping[str, bytes], tenan
     )
 
 
-async def _check_segment(store: "ObjectStore", segment: Segment, found: _BodyWriter) -> None:
-    data = await _get(store, segment.name)
+async def _check_segment(store: Objects, segment: Segment, found: _BodyWriter) -> None:
+    data = await store.get(segment.name)
     if data is None:
         raise _bad(segment.name, f"the file is missing, with records {segment.first_seq} to {segment.last_seq}")
     count = 0
@@ -339,14 +322,3 @@ def _check_seal(manifest: Manifest, keys: Mapping[str, bytes]) -> None:
 
 def _bad(where: str, reason: str) -> ChainFault:
     return ChainFault(Fault(UNKNOWN, 0, where, reason))
-
-
-async def _get(store: "ObjectStore", name: str) -> bytes | None:
-    import obstore  # noqa: PLC0415
-    from obstore.exceptions import NotFoundError  # noqa: PLC0415
-
-    try:
-        result: Any = await obstore.get_async(store, name)
-    except (NotFoundError, FileNotFoundError):
-        return None
-    return bytes(await result.bytes_async())

@@ -79,13 +79,14 @@ async def show(link: Link, run_id: str | None, nats_url: str | None) -> None:
 async def export(link: Link, place: str, keys: tuple[str, ...], nats_url: str | None) -> int:
     """Copy all records to DIR, a folder or a URL such as s3://bucket/prefix, sealed by the sink."""
     from runlane.audit_sink.chain import ChainFault  # noqa: PLC0415
-    from runlane.audit_sink.exporter import Exporter, store_at  # noqa: PLC0415
+    from runlane.audit_sink.exporter import Exporter  # noqa: PLC0415
     from runlane.cli.layout import configured_layout  # noqa: PLC0415
+    from runlane.object_store.store import Objects  # noqa: PLC0415
 
     layout = configured_layout()
     async with link.broker(nats_url) as broker:
         await _sign_chains(broker, layout)
-        exporter = Exporter(store_at(place), await _trusted(link, keys, broker, layout))
+        exporter = Exporter(Objects.at(place), await _trusted(link, keys, broker, layout))
         try:
             manifest = await exporter.export(
                 _messages(broker, layout, layout.subjects.all_of("audit")), lambda sha256: _seal(broker, layout, sha256)
@@ -126,13 +127,14 @@ async def _verify_stream(link: Link, keys: tuple[str, ...], nats_url: str | None
 
 
 async def _verify_export(link: Link, source: str, keys: tuple[str, ...], tenant_id: str | None) -> int:
-    from runlane.audit_sink.exporter import check_export, store_at  # noqa: PLC0415
+    from runlane.audit_sink.exporter import check_export  # noqa: PLC0415
     from runlane.cli.failures import Failure  # noqa: PLC0415
     from runlane.cli.output import say  # noqa: PLC0415
+    from runlane.object_store.store import Objects  # noqa: PLC0415
 
     if _is_missing(source):
         raise Failure(f"not_found: there is no folder {source}")
-    checked = await check_export(store_at(source), _given(keys) or _own_key(link), tenant_id)
+    checked = await check_export(Objects.at(source), _given(keys) or _own_key(link), tenant_id)
     if not checked.trusted:
         say("the keys are those that the export itself names: give --key to know whose they are")
     if not checked.sealed:

@@ -223,7 +223,7 @@ def _operator(layout: Layout) -> BrokerUser:
             f"{API}.CONSUMER.CREATE.*.*.>",
             *_read(*_view(layout), layout.signal_stream, layout.dead_stream, layout.audit_stream),
             *_read(f"KV_{layout.lease_bucket}", f"KV_{layout.tenant_bucket}"), *_write_bucket(layout.tenant_bucket),
-            layout.subjects.all_of("svc"),
+            layout.subjects.all_of("svc"), layout.subjects.intake("*", OPERATOR),
         ),
         deny_publish=(f"{API}.STREAM.DELETE.{layout.audit_stream}",),
         subscribe=(_inbox(OPERATOR), layout.subjects.all_of("signal"), layout.subjects.all_of("live")),

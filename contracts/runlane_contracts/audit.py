@@ -1,7 +1,8 @@
 """What the audit keeps: who did what to what, with which outcome. No content, no secret, no free text.
 
 Each tenant has a chain of its own: `sequence` is 1, 2, 3 …, and every record holds the hash of the one before. From
-time to time a record signs the chain so far. Refusals reach the sink over the intake, since no log holds them.
+time to time a record signs the chain so far. Refusals, and changes of API keys, reach the sink over the intake: no log
+holds them.
 """
 
 from typing import Literal
@@ -77,7 +78,10 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 
 class Refusal(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody was not let in: one message of the intake. `count` over 1: so many more were not written down."""
+    """Somebody was not let in, or who may be let in was changed: one message of the intake.
+
+    `count` over 1: so many were refused the same, and are recorded as one.
+    """
 
     tenant_id: str
     time: Timestamp

@@ -99,6 +99,10 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
 MAX_QUORUM = 20
 MAX_NOT_BY = 100
 
+MAX_MODEL_NAME = 256
+ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_NAME)]
+"""A model as its provider calls it; a provider by its name in OpenTelemetry (`openai`, `aws.bedrock`), else its own."""
+
 SideEffect = Literal["none", "idempotent", "unsafe"]
 Decision = Literal["approved", "rejected", "modified", "expired", "revoked"]
 
@@ -201,10 +205,14 @@ class PlanUpdated(Payload, frozen=True, kw_only=True):
 
 
 class MessageStarted(Payload, frozen=True, kw_only=True):
+    """`model` is the one that was asked; in `message.completed` the one that answered, where that is known."""
+
     TYPE: ClassVar[str] = "message.started"
     ITEM: ClassVar[tuple[str, str] | None] = ("message", "message_id")
     message_id: ItemId
     role: str
+    model: ModelName | None = None
+    provider: ModelName | None = None
 
 
 class MessageCompleted(Payload, frozen=True, kw_only=True):
@@ -214,6 +222,8 @@ class MessageCompleted(Payload, frozen=True, kw_only=True):
     role: str
     content: Content
     preview_id: ItemId | None = None
+    model: ModelName | None = None
+    provider: ModelName | None = None
 
 
 class MessageFailed(Payload, frozen=True, kw_only=True):

@@ -437,8 +437,8 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
         elif isinstance(payload, events.ApprovalRequested):
             _refuse_same_action(run, payload, asked, index)
             void = _outdated_by(payload, asked)
-        elif isinstance(payload, events.ToolCancelled):
-            void, because = [old for old in asked.values() if old.tool_call_id == payload.tool_call_id], CALL_CANCELLED
+        elif payload is not None:
+            void, because = _about_call(payload.tool_call_id, asked.values()), CALL_IS_PAST[one.type]  # type: ignore[union-attr]
         else:
             void = []
         for old in void:
@@ -451,7 +451,28 @@ def _with_voided(run: RunLifecycle, drafts: Sequence[FactDraft]) -> Sequence[Fac
     return written
 
 
-_CHANGING = frozenset({"tool.requested", "tool.cancelled", "approval.requested"})
+ACTION_CHANGED = "the action was changed after the question"
+REVISED = "the question was revised"
+CALL_IS_PAST = {
+    "tool.completed": "the call was completed after the question",
+    "tool.failed": "the call failed after the question",
+    "tool.cancelled": "the call was cancelled after the question",
+    "tool.outcome_unknown": "the outcome of the call became unknown after the question",
+    "tool.reconciled": "it was found out after the question what the call did",
+}
+"""Facts after which an answer about their call can change nothing, and what the void question then says."""
+
+_CHANGING = frozenset(CALL_IS_PAST) | {"tool.requested", "approval.requested"}
+
+
+def voided(run: RunLifecycle, tool_call_id: str, because: str) -> list[FactDraft]:
+    """What takes back the open questions about a call, before the fact of type `because` that puts it in the past."""
+    waiting = (one.request for one in run.approvals.values() if one.resolution is None)
+    return [_voided(old, CALL_IS_PAST[because]) for old in _about_call(tool_call_id, waiting)]
+
+
+def _about_call(tool_call_id: str, asked: Iterable[events.ApprovalRequested]) -> list[events.ApprovalRequested]:
+    return [old for old in asked if old.tool_call_id == tool_call_id]
 
 
 def _other_action(before: events.ToolRequested | None, now: events.ToolRequested) -> bool:
@@ -511,12 +532,7 @@ def _voided(asked: events.ApprovalRequested, reason: str) -> FactDraft:
         reason=reason,
         action_digest=asked.action_digest,
     )
-    return draft(revoked, actor=Actor(kind="system", id="runlane"))
-
-
-ACTION_CHANGED = "the action was changed after the question"
-REVISED = "the question was revised"
-CALL_CANCELLED = "the call was cancelled after the question"
+    return _by_platform(revoked)
 
 
 def _refuse_input_again(run: RunLifecycle, one: FactDraft, index: int) -> None:
@@ -562,6 +578,8 @@ def _validate_one(index: int, one: FactDraft) -> None:
     for name, moment in (("occurred_at", one.occurred_at), ("expires_at", getattr(payload, "expires_at", None))):
         if moment is not None and not is_moment(moment):
             raise Refused(Code.INVALID_REQUEST, f"{one.type}: {name} is no moment: {moment}", index=index)
+    if isinstance(payload, events.ApprovalRequested) and payload.version < 1:
+        raise Refused(Code.INVALID_REQUEST, f"{one.type}: version is 1 or more, not {payload.version}", index=index)
     if one.type.startswith("artifact.") and len(one.payload) > MAX_INLINE_BYTES:
         detail = f"{one.type}: over {MAX_INLINE_BYTES} bytes inline; state it by content_ref"
         raise Refused(Code.PAYLOAD_TOO_LARGE, detail, index=index)
@@ -593,14 +611,20 @@ def _with_closers(run: RunLifecycle, drafts: Sequence[FactDraft]) -> list[FactDr
 
 
 def lose_lease(run: RunLifecycle, cause: Literal["expired", "released", "fenced"]) -> list[FactDraft]:
-    """What is written when the owner is gone: the loss, and that nobody knows what its unsafe calls did."""
-    unknown = (
-        events.ToolOutcomeUnknown(tool_call_id=id_, operation_id=tool.request.operation_id or id_)
-        for id_, tool in run.tools.items()
-        if tool.status == "running" and tool.request.side_effect == "unsafe"
-    )
-    lost = events.RunLeaseLost(lease_epoch=run.lease_epoch, cause=cause)
-    return [draft(payload, actor=Actor(kind="system", id="runlane")) for payload in (lost, *unknown)]
+    """What is written when the owner is gone: the loss, and that nobody knows what its unsafe calls did.
+
+    The end of a question about such a call precedes that.
+    """
+    written = [_by_platform(events.RunLeaseLost(lease_epoch=run.lease_epoch, cause=cause))]
+    for id_, tool in run.tools.items():
+        if tool.status == "running" and tool.request.side_effect == "unsafe":
+            unknown = events.ToolOutcomeUnknown(tool_call_id=id_, operation_id=tool.request.operation_id or id_)
+            written += [*voided(run, id_, unknown.TYPE), _by_platform(unknown)]
+    return written
+
+
+def _by_platform(payload: events.Payload) -> FactDraft:
+    return draft(payload, actor=Actor(kind="system", id="runlane"))
 
 
 def closers(run: RunLifecycle, because: str) -> list[FactDraft]:
@@ -610,7 +634,7 @@ def closers(run: RunLifecycle, because: str) -> list[FactDraft]:
 
 def closer(run: RunLifecycle, kind: str, id_: str, because: str) -> FactDraft:
     """The fact that ends one open item when its run ends."""
-    return draft(_closing_payload(run, kind, id_, because), actor=Actor(kind="system", id="runlane"))
+    return _by_platform(_closing_payload(run, kind, id_, because))
 
 
 def _closing_payload(run: RunLifecycle, kind: str, id_: str, because: str) -> events.Payload:

@@ -177,7 +177,12 @@ _CHANNELS: dict[str, tuple[str, tuple[str, ...], str, str]] = {
     "signal": ("signal", ("tenant", "family", "verb"), "signal", "One fact without its content."),
     "command": ("cmd", ("partition", "tenant", "run"), "command", "Commands on their way to the supervisor."),
     "audit": ("audit", ("tenant", "category"), "auditRecord", "Who did what: a hash chain for each tenant."),
-    "intake": ("intake", ("tenant", "service"), "refusal", "Refusals of access on their way into the audit."),
+    "intake": (
+        "intake",
+        ("tenant", "service"),
+        "refusal",
+        "Refusals of access, and changes of API keys, on their way into the audit.",
+    ),
     "outcome": ("outcome", ("tenant", "command"), "wakeUp", "Core: look at the ledger, this command was settled."),
     "previewRaw": ("preview.raw", ("tenant", "run"), "previews", "Fragments as a worker states them. Core."),
     "previewView": ("preview.view", ("tenant", "run"), "previews", "Fragments as people may see them. Core."),

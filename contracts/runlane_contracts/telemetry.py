@@ -169,6 +169,8 @@ class Attribute(StrEnum):
     # GenAI and messaging semantic conventions of OpenTelemetry.
     GEN_AI_OPERATION = "gen_ai.operation.name"
     GEN_AI_PROVIDER = "gen_ai.provider.name"
+    GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
+    GEN_AI_RESPONSE_MODEL = "gen_ai.response.model"
     GEN_AI_AGENT = "gen_ai.agent.name"
     GEN_AI_AGENT_ID = "gen_ai.agent.id"
     GEN_AI_CONVERSATION = "gen_ai.conversation.id"
@@ -196,7 +198,7 @@ class Span(StrEnum):
     """Names of spans. Those of a run, made from its signals, come first."""
 
     INVOKE_AGENT = "invoke_agent"
-    """Followed by the agent's name, as the convention wants it; so the tool's name after `execute_tool`."""
+    """Followed by the agent's name, as the convention wants it; `execute_tool` by the tool's, `chat` by the model's."""
     EXECUTE_TOOL = "execute_tool"
     CHAT = "chat"
     TURN = "runlane.turn"

@@ -48,7 +48,8 @@ async def test_who_asks_within_a_trace_finds_the_run_in_it(up: Product) -> None:
         await wire.append(run_id, epoch, fact("run.started"), fact("run.completed") | {"traceparent": theirs})
         facts, view = await wire.facts(run_id), await wire.view(run_id)
         snapshot = await wire.snapshot(run_id)
-    assert view["trace_id"] == snapshot["state"]["run"]["trace_id"] == "ab" * 16
+        rows = {row["run_id"]: row for row in (await wire.http.get("/v1/runs")).json()["runs"]}
+    assert view["trace_id"] == snapshot["state"]["run"]["trace_id"] == rows[run_id]["trace_id"] == "ab" * 16
     assert facts[0]["traceparent"] == MINE
     contexts = [parse_traceparent(one["traceparent"]) for one in facts[1:3]]
     assert {(one.trace_id, one.span_id) for one in contexts if one} == {("ab" * 16, span_id("demo", run_id, RUN_SPAN))}

@@ -67,8 +67,11 @@ PAYLOADS: tuple[events.Payload, ...] = (
     events.TurnStarted(turn_id="t1"),
     events.TurnCompleted(turn_id="t1", usage={"input_tokens": 12}),
     events.PlanUpdated(version=2, steps=[{"title": "look", "done": True}, {"title": "pay"}]),
-    events.MessageStarted(message_id="m1", role="assistant"),
-    events.MessageCompleted(message_id="m1", role="assistant", content="Ünïcode \U0001f34e\u2028", preview_id="p1"),
+    events.MessageStarted(message_id="m1", role="assistant", model="gpt-5", provider="openai"),
+    events.MessageCompleted(
+        message_id="m1", role="assistant", content="Ünïcode \U0001f34e\u2028", preview_id="p1",
+        model="gpt-5-2026-03-01", provider="openai",
+    ),
     events.MessageFailed(message_id="m1", error=ERROR),
     events.MessageCancelled(message_id="m1", reason="run.cancelled"),
     events.ReasoningStarted(reasoning_id="r1", redacted=True),

@@ -12,6 +12,7 @@ from runlane.adapters.mapping import (
     Decided,
     Fragment,
     Message,
+    ModelSaid,
     Statement,
     approvals_requested,
     foreign_id,
@@ -31,6 +32,8 @@ class ClaudeMapping:
     def __init__(self) -> None:
         self.ignored: Counter[str] = Counter()
         self._message = ""
+        self._model: Any = None
+        self._provider: Any = "anthropic"
         self._blocks: Counter[str] = Counter()  # complete blocks seen per API message
         self._streaming: dict[int, tuple[str, str]] = {}  # block index → (kind, item id)
         self._asked: dict[str, str] = {}  # their request id → tool use id
@@ -80,14 +83,17 @@ class ClaudeMapping:
         for block in body.get("content", []):
             item_id = _block_id(body["id"], self._blocks[body["id"]])
             self._blocks[body["id"]] += 1
-            out += self._complete_block(block, item_id, scope)
+            out += self._complete_block(block, item_id, ModelSaid.of(body.get("model"), self._provider), scope)
         return out
 
-    def _complete_block(self, block: Message, item_id: str, scope: dict[str, Any]) -> list[Statement]:
+    def _complete_block(
+        self, block: Message, item_id: str, said_by: ModelSaid, scope: dict[str, Any]
+    ) -> list[Statement]:
         match block.get("type"):
             case "text":
                 return [draft(events.MessageCompleted(
                     message_id=item_id, role="assistant", content=block["text"], preview_id=_preview_id(item_id),
+                    **said_by.fields,
                 ), **scope)]  # fmt: skip
             case "thinking":
                 return [draft(events.ReasoningCompleted(
@@ -106,7 +112,7 @@ class ClaudeMapping:
         event = message["event"]
         match event.get("type"):
             case "message_start":
-                self._message = event["message"]["id"]
+                self._message, self._model = event["message"]["id"], event["message"].get("model")
                 self._streaming.clear()
                 return []
             case "content_block_start":
@@ -121,7 +127,8 @@ class ClaudeMapping:
         match event["content_block"].get("type"):
             case "text":
                 self._streaming[event["index"]] = ("message", item_id)
-                return [draft(events.MessageStarted(message_id=item_id, role="assistant"))]
+                said_by = ModelSaid.of(self._model, self._provider).fields
+                return [draft(events.MessageStarted(message_id=item_id, role="assistant", **said_by))]
             case "thinking":
                 self._streaming[event["index"]] = ("reasoning", item_id)
                 return [draft(events.ReasoningStarted(reasoning_id=item_id))]
@@ -152,10 +159,13 @@ class ClaudeMapping:
         ))  # fmt: skip
 
     def _on_control_response(self, message: Message) -> list[Statement]:
-        """A decision on its way in (in a recording); the agent's echo of it says nothing new."""
+        """A decision on its way in (in a recording), or what the agent says of itself; its echo says nothing new."""
         response = message["response"]
         call_id = self._asked.pop(response.get("request_id", ""), None)
         answer = response.get("response")
+        account = answer.get("account") if isinstance(answer, dict) else None
+        if isinstance(account, dict):
+            self._provider = account.get("apiProvider") or self._provider
         if call_id is None or not isinstance(answer, dict):
             return []
         allowed = answer.get("behavior") == "allow"

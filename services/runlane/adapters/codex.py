@@ -8,6 +8,7 @@ from runlane.adapters.mapping import (
     Decided,
     Fragment,
     Message,
+    ModelSaid,
     Statement,
     approvals_requested,
     foreign_id,
@@ -34,6 +35,7 @@ class CodexMapping:
     def __init__(self) -> None:
         self.ignored: Counter[str] = Counter()
         self._asked: dict[Any, tuple[str, str]] = {}  # their request id → (approval id, tool call id)
+        self._said_by = ModelSaid()
         self._usage: Message | None = None
         self._turn_status = ""
         self._error = ""
@@ -50,6 +52,9 @@ class CodexMapping:
         if method.endswith("requestApproval"):
             return self._approval(message["id"], method, params)
         match method:
+            case "thread/started":
+                self._said_by = _model_of(params.get("thread"))
+                return []
             case "turn/started":
                 return [draft(events.TurnStarted(turn_id=foreign_id(params["turn"]["id"])))]
             case "turn/completed":
@@ -91,7 +96,7 @@ class CodexMapping:
         item_id = foreign_id(item["id"])
         kind = item.get("type")
         if kind == "agentMessage":
-            return [draft(events.MessageStarted(message_id=item_id, role="assistant"))]
+            return [draft(events.MessageStarted(message_id=item_id, role="assistant", **self._said_by.fields))]
         if kind == "reasoning":
             return [draft(events.ReasoningStarted(reasoning_id=item_id))]
         if kind in _TOOL_ITEMS:
@@ -108,6 +113,7 @@ class CodexMapping:
             self._last_text = item.get("text", "")
             return [draft(events.MessageCompleted(
                 message_id=item_id, role="assistant", content=self._last_text, preview_id=_preview_id(item_id),
+                **self._said_by.fields,
             ))]  # fmt: skip
         if kind == "reasoning":
             return [draft(events.ReasoningCompleted(
@@ -148,6 +154,10 @@ class CodexMapping:
 def approval_id(call_id: str, request_id: Any) -> str:
     """The approval that stands for one server request about one item."""
     return foreign_id(f"apr_{call_id}_{request_id}")
+
+
+def _model_of(thread: Any) -> ModelSaid:
+    return ModelSaid.of(thread.get("model"), thread.get("modelProvider")) if isinstance(thread, dict) else ModelSaid()
 
 
 def _preview_id(item_id: str) -> str:

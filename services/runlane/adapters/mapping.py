@@ -62,6 +62,36 @@ def foreign_id(text: str, prefix: str = "") -> str:
     return f"{readable}_{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
 
 
+class ModelSaid(Struct, frozen=True):
+    """Who wrote a message: what facts say of the model."""
+
+    model: str | None = None
+    provider: str | None = None
+
+    @classmethod
+    def of(cls, model: Any, provider: Any = None) -> "ModelSaid":
+        """From what a framework says; what is no name says nothing."""
+        return cls(_name(model), _PROVIDERS.get(str(provider).lower(), _name(provider)))
+
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """For the payload of a message."""
+        return {"model": self.model, "provider": self.provider}
+
+
+_PROVIDERS = {
+    "google": "gcp.gemini", "google-gla": "gcp.gemini", "google-vertex": "gcp.vertex_ai", "vertex": "gcp.vertex_ai",
+    "google-cloud": "gcp.vertex_ai", "bedrock": "aws.bedrock", "azure": "azure.ai.openai", "mistral": "mistral_ai",
+    "grok": "x_ai", "xai": "x_ai", "firstparty": "anthropic", "foundry": "azure.ai.inference",
+    "openai-chat": "openai", "openai-responses": "openai",
+}  # fmt: skip
+"""Names of frameworks, as OpenTelemetry has them (`gen_ai.provider.name`)."""
+
+
+def _name(said: Any) -> str | None:
+    return said[: events.MAX_MODEL_NAME] if isinstance(said, str) and said else None
+
+
 def tool_requested(
     call_id: str, name: str, arguments: Any, side_effect: events.SideEffect, **envelope: Any
 ) -> FactDraft:

@@ -12,6 +12,7 @@ from runlane.adapters.mapping import (
     Decided,
     Fragment,
     Message,
+    ModelSaid,
     Statement,
     approvals_requested,
     foreign_id,
@@ -24,10 +25,11 @@ from runlane_contracts.lifecycle import draft
 
 
 class PydanticAIMapping:
-    """Pure; one run."""
+    """Pure; one run. `said_by`: the agent's model, which no event names."""
 
-    def __init__(self) -> None:
+    def __init__(self, said_by: ModelSaid | None = None) -> None:
         self.ignored: Counter[str] = Counter()
+        self._said_by = (said_by or ModelSaid()).fields
         self._step = 0
         self._requested: set[str] = set()
         self._asked: set[str] = set()
@@ -77,7 +79,7 @@ class PydanticAIMapping:
         item_id = self._item_id(message["index"])
         match part.get("part_kind"):
             case "text":
-                started = draft(events.MessageStarted(message_id=item_id, role="assistant"))
+                started = draft(events.MessageStarted(message_id=item_id, role="assistant", **self._said_by))
                 return [started, *_fragment("message", item_id, part.get("content"))]
             case "thinking":
                 started = draft(events.ReasoningStarted(reasoning_id=item_id))
@@ -100,6 +102,7 @@ class PydanticAIMapping:
             case "text":
                 return [draft(events.MessageCompleted(
                     message_id=item_id, role="assistant", content=part["content"], preview_id=preview_id,
+                    **self._said_by,
                 ))]  # fmt: skip
             case "thinking":
                 return [draft(events.ReasoningCompleted(

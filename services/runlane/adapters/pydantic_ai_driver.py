@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_core import to_jsonable_python
 
-from runlane.adapters.mapping import foreign_id
+from runlane.adapters.mapping import ModelSaid, foreign_id
 from runlane.adapters.pydantic_ai import PydanticAIMapping, approval_id
 from runlane.adapters.scribe import Scribe
 from runlane_contracts import events
@@ -23,7 +23,7 @@ async def run_agent(agent: Agent[None, Any], prompt: str, scribe: Scribe) -> Non
     An exception in the agent becomes `run.failed`; a cancellation stops it and becomes `run.cancelled`.
     """
     await scribe.say([draft(events.MessageCompleted(message_id="msg_prompt", role="user", content=prompt))])
-    mapping = PydanticAIMapping()
+    mapping = PydanticAIMapping(_model_of(agent))
     running = asyncio.ensure_future(_steps(agent, prompt, mapping, scribe))
     cancelling = asyncio.ensure_future(scribe.cancel_requested.wait())
     try:
@@ -33,6 +33,15 @@ async def run_agent(agent: Agent[None, Any], prompt: str, scribe: Scribe) -> Non
         running.cancel()
         cancelling.cancel()
         await asyncio.gather(running, cancelling, return_exceptions=True)
+
+
+def _model_of(agent: Agent[None, Any]) -> ModelSaid:
+    """Whom the agent asks: a model, the name of one (`openai:gpt-5`), or nobody yet."""
+    model = agent.model
+    if isinstance(model, str):
+        provider, _, name = model.rpartition(":")
+        return ModelSaid.of(name, provider)
+    return ModelSaid() if model is None else ModelSaid.of(model.model_name, model.system)
 
 
 async def _conclude(running: "asyncio.Future[None]", mapping: PydanticAIMapping, scribe: Scribe) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 
 from runlane.audit_sink import app as audit_sink
 from runlane.audit_sink.settings import AuditSinkSettings
+from runlane.cli.failures import Failure
 from runlane.cli.key_file import KeyFile
 from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir, option_for
 from runlane.command_gateway import app as command_gateway
@@ -31,6 +33,7 @@ from runlane.hosting.telemetry import Telemetry, configure_logging, start_teleme
 from runlane.kernel.clock import utc_now
 from runlane.kernel.connection import Connection
 from runlane.kernel.durable import unpin
+from runlane.kernel.errors import KernelError
 from runlane.kernel.provision import provision
 from runlane.metrics_aggregator import app as metrics_aggregator
 from runlane.metrics_aggregator.settings import MetricsAggregatorSettings
@@ -44,9 +47,12 @@ from runlane.run_supervisor import app as run_supervisor
 from runlane.run_supervisor.settings import RunSupervisorSettings
 from runlane_contracts.access import OBSERVER, OPERATOR, SUBSCRIBER
 from runlane_contracts.streams import Layout
+from runlane_contracts.telemetry import LogEvent
 
 if TYPE_CHECKING:
     from runlane.cli.up import Options
+
+log = logging.getLogger(__name__)
 
 INSTANCE = "up"
 StartDemo = Callable[[str, str], None]
@@ -68,6 +74,7 @@ async def run_all(server: EmbeddedServer, secrets: Secrets, state: StateDir, opt
         operator = await connections.of(OPERATOR)
         await provision(operator, server.layout, now=utc_now)
         await _unpin_the_dead(operator, server.layout)
+        await _audit_keys(operator, server.layout, state)
         async with _demo(options) as start_demo:
 
             def on_ready(process: Process) -> None:
@@ -90,6 +97,16 @@ async def _closing(telemetry: Telemetry) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.to_thread(telemetry.close)
+
+
+async def _audit_keys(operator: Connection, layout: Layout, state: StateDir) -> None:
+    """Keys that were changed while nothing ran here."""
+    file = KeyFile(state.api_keys)
+    try:
+        with file.locked():
+            await file.journal.hand_over(operator, layout)
+    except (Failure, KernelError) as exc:
+        log.warning("changes of keys wait for the audit: %s", exc, extra={"event": LogEvent.REFUSALS_WAIT})
 
 
 async def _unpin_the_dead(operator: Connection, layout: Layout) -> None:

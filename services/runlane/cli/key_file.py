@@ -11,17 +11,27 @@ from pathlib import Path
 import msgspec
 
 from runlane.cli.failures import Failure
+from runlane.cli.key_journal import KeyJournal, changes_between, who_asks
 from runlane.cli.state_dir import write_private
 from runlane.hosting.api_keys import KeyRecord, key_hash
+from runlane.kernel.clock import NewId, Now, new_id, utc_now
 
 Records = list[KeyRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The keys of one installation, by their hash."""
+    """The keys of one installation, by their hash. What people change is kept in the journal for the audit."""
 
     path: Path
+    now: Now = utc_now
+    new_id: NewId = new_id
+    who: Callable[[], str] = who_asks
+
+    @property
+    def journal(self) -> KeyJournal:
+        """Changes that the audit has not got yet."""
+        return KeyJournal(self.path.with_suffix(".unaudited.json"))
 
     def records(self) -> Records:
         """All that are let in. Raises Failure."""
@@ -59,6 +69,22 @@ class KeyFile:
 
     @contextmanager
     def _changing(self) -> Iterator[Records]:
+        with self.locked():
+            before = self.records()
+            records = list(before)
+            yield records
+            waiting = self.journal.changes()
+            made = changes_between(before, records, who=self.who(), now=self.now, new_id=self.new_id)
+            self.journal.keep([*waiting, *made])  # before it counts: nobody is let in unrecorded
+            try:
+                self._write(records)
+            except OSError:
+                self.journal.keep(waiting)
+                raise
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone with the file and its journal. Raises Failure."""
         self.records()  # of a folder that is not there, the failure by its name; and no lock is left in it
         try:
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -66,9 +92,7 @@ class KeyFile:
             raise Failure(f"key_file_unwritable: {self.path}: {exc.strerror or exc}") from exc
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            records = self.records()
-            yield records
-            self._write(records)
+            yield
         finally:
             os.close(lock)
 

@@ -1,5 +1,6 @@
 """`runlane keys`: who is let in."""
 
+import asyncio
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -7,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runlane.cli.failures import Failure
 from runlane.cli.output import emit, printable, say
 
 if TYPE_CHECKING:
     from runlane.cli.key_file import KeyFile
+    from runlane.cli.link import Link
     from runlane.hosting.api_keys import KeyRecord
 
 _SPAN = re.compile(r"^(\d{1,6})([smhd])$")
@@ -35,6 +38,12 @@ def _options(verb: Any) -> Any:
     return verb
 
 
+_nats_url = click.option(
+    "--nats-url", envvar="RUNLANE_NATS_URL",
+    help="With --file: the broker whose audit is told, with the operator's credentials.",
+)  # fmt: skip
+
+
 @keys.command("list")
 @_options
 def list_keys(state_dir: Path, path: Path | None, as_json: bool) -> None:  # noqa: FBT001 - click's way
@@ -54,10 +63,11 @@ def list_keys(state_dir: Path, path: Path | None, as_json: bool) -> None:  # noq
 @click.option("--subject", help="Who uses it: the actor of what is done with it. Default: the tenant.")
 @click.option("--right", "rights", multiple=True, type=click.Choice(_RIGHTS), help="What it may do. Default: all.")
 @click.option("--expires-in", metavar="SPAN", help="When it ends by itself: 30m, 8h, 90d.")
+@_nats_url
 @_options
 def add(
     state_dir: Path, path: Path | None, as_json: bool, *,  # noqa: FBT001 - click's way
-    tenant: str, subject: str | None, rights: tuple[str, ...], expires_in: str | None,
+    tenant: str, subject: str | None, rights: tuple[str, ...], expires_in: str | None, nats_url: str | None,
 ) -> None:  # fmt: skip
     """Make a key, and print it: this is the only time that it is seen."""
     import msgspec  # noqa: PLC0415 - `--help` does without
@@ -73,27 +83,65 @@ def add(
         made.append(msgspec.convert(given | {"sha256": hashed}, KeyRecord))
         return made[0]
 
+    file = _file(state_dir, path)
     try:
-        token = _file(state_dir, path).add(make, tenant_id=tenant)
+        token = file.add(make, tenant_id=tenant)
     except msgspec.ValidationError as exc:
         raise click.BadParameter(str(exc)) from exc
     if as_json:
         emit({"token": token} | _shown(made[0]))
-        return
-    click.echo(token)
-    say(f"{made[0].key_id} of {tenant}; revoke it with `runlane keys revoke {made[0].key_id}`")
+    else:
+        click.echo(token)
+        say(f"{made[0].key_id} of {tenant}; revoke it with `runlane keys revoke {made[0].key_id}`")
+    _tell_the_audit(file, state_dir, path, nats_url)
 
 
 @keys.command("revoke")
 @click.argument("key")
+@_nats_url
 @_options
-def revoke(state_dir: Path, path: Path | None, as_json: bool, *, key: str) -> None:  # noqa: FBT001 - click's way
+def revoke(
+    state_dir: Path, path: Path | None, as_json: bool, *, key: str, nats_url: str | None  # noqa: FBT001 - click's way
+) -> None:  # fmt: skip
     """Revoke a key: KEY is its id (or how it begins), or the key itself. Open watches end within two seconds."""
-    for record in _file(state_dir, path).revoke(key):
+    file = _file(state_dir, path)
+    for record in file.revoke(key):
         if as_json:
             emit(_shown(record) | {"revoked": True})
         else:
             say(f"{record.key_id} of {record.tenant_id} is let in no more")
+    _tell_the_audit(file, state_dir, path, nats_url)
+
+
+def _tell_the_audit(file: "KeyFile", state_dir: Path, path: Path | None, nats_url: str | None) -> None:
+    """Hand over what was changed. It counts already; what cannot be handed over now is kept for later."""
+    from runlane.cli.link import Link  # noqa: PLC0415
+    from runlane.kernel.errors import KernelError  # noqa: PLC0415
+
+    link = Link(url=None, token=None, state_dir=state_dir, tenant="", json=False)
+    try:
+        asyncio.run(_hand_over(file, link, _broker_of(link, path, nats_url)))
+    except (Failure, KernelError) as exc:
+        text = exc.message if isinstance(exc, Failure) else str(exc)
+        say(f"the audit has not got this yet ({text}); it is kept in {file.journal.path}, for the next change of a key "
+            "or start of `runlane up`")  # fmt: skip
+
+
+def _broker_of(link: "Link", path: Path | None, nats_url: str | None) -> str:
+    """That of the state directory; of a file of its own, the one that was named."""
+    if path is None:
+        return link.info().operator_nats_url
+    if nats_url is None:
+        raise Failure("no --nats-url says where it is")
+    return nats_url
+
+
+async def _hand_over(file: "KeyFile", link: "Link", nats_url: str) -> None:
+    from runlane.cli.layout import configured_layout  # noqa: PLC0415
+
+    async with link.broker(nats_url) as broker:
+        with file.locked():
+            await file.journal.hand_over(broker, configured_layout())
 
 
 def _file(state_dir: Path, path: Path | None) -> "KeyFile":

@@ -6,6 +6,7 @@ objects/         archives of runs, and content of facts; cannot be made again
 keys.json        cursor keys, API keys, broker passwords, the audit's signing key; made once, readable by the owner only
 api_keys.json    who is let in: keys by their hash; begins with those of keys.json, changed by `runlane keys`
 connection.json  where it serves and as whom to ask; readable by the owner only
+api_keys.unaudited.json  changes of keys that the audit has not got yet
 lock             held while it runs
 """
 

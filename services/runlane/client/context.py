@@ -407,10 +407,19 @@ class RunContext:
         """May vanish; see `RunWriter.publish_preview`."""
         self.writer.publish_preview(kind, id, data, preview_id=preview_id, operation=operation, abandoned=abandoned)
 
-    def message(self, role: str = "assistant", *, message_id: str | None = None) -> MessageInProgress:
+    def message(
+        self,
+        role: str = "assistant",
+        *,
+        message_id: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+    ) -> MessageInProgress:
         """A message that grows; see `RunWriter.message`. One of an earlier attempt is `done`: ask its `content`."""
         step = self._journal.step("message", message_id)
-        return MessageInProgress(self._desk, step.id, self._new_id("pvw"), role, known=self._known(step))
+        return MessageInProgress(
+            self._desk, step.id, self._new_id("pvw"), role, model=model, provider=provider, known=self._known(step)
+        )
 
     def reasoning(self, *, reasoning_id: str | None = None) -> ReasoningInProgress:
         """Reasoning that grows; see `RunWriter.reasoning`. One of an earlier attempt is `done`."""

@@ -103,10 +103,18 @@ class MessageInProgress(_InProgress):
     """A message. Its final content is what `complete` was given, else the previewed text, joined."""
 
     def __init__(
-        self, writer: ItemWriter, message_id: str, preview_id: str, role: str, *, known: Item | None = None
+        self,
+        writer: ItemWriter,
+        message_id: str,
+        preview_id: str,
+        role: str,
+        *,
+        model: str | None = None,
+        provider: str | None = None,
+        known: Item | None = None,
     ) -> None:
         super().__init__(writer, "message", message_id, preview_id, known)
-        self._role = role
+        self._role, self._model, self._provider = role, model, provider
         self._parts: list[str] = []
         self._content: Any = None
 
@@ -123,17 +131,21 @@ class MessageInProgress(_InProgress):
             self._parts.append(data)
         super().preview(data, operation=operation)
 
-    def complete(self, content: Any) -> None:
-        """Set the final content; it replaces what was previewed."""
-        self._content = content
+    def complete(self, content: Any, *, model: str | None = None) -> None:
+        """Set the final content; it replaces what was previewed. `model`: which one answered, if not the one asked."""
+        self._content, self._model = content, model or self._model
 
     def _opening(self) -> tuple[Payload, ...]:
-        return () if self._known is not None else (events.MessageStarted(message_id=self.id, role=self._role),)
+        if self._known is not None:
+            return ()
+        asked = events.MessageStarted(message_id=self.id, role=self._role, model=self._model, provider=self._provider)
+        return (asked,)
 
     def _completed(self) -> Payload:
         return events.MessageCompleted(
-            message_id=self.id, role=self._role, content=self.content, preview_id=self._committed_preview
-        )
+            message_id=self.id, role=self._role, content=self.content, preview_id=self._committed_preview,
+            model=self._model, provider=self._provider,
+        )  # fmt: skip
 
     def _failed(self, error: Problem) -> Payload:
         return events.MessageFailed(message_id=self.id, error=error)

@@ -363,9 +363,9 @@ class MessageInProgress(BlockingContext[_items.MessageInProgress]):
         """Show a fragment, and remember appended text for the final content."""
         return on_loop(lambda: self.of.preview(data, operation=operation))
 
-    def complete(self, content: Any) -> None:
-        """Set the final content; it replaces what was previewed."""
-        return on_loop(lambda: self.of.complete(content))
+    def complete(self, content: Any, *, model: str | None = None) -> None:
+        """Set the final content; it replaces what was previewed. `model`: which one answered, if not the one asked."""
+        return on_loop(lambda: self.of.complete(content, model=model))
 
 
 class ReasoningInProgress(BlockingContext[_items.ReasoningInProgress]):
@@ -555,9 +555,21 @@ class RunWriter(BlockingContext[_writer.RunWriter]):
         """Fragments that did not leave this process."""
         return self.of.dropped_previews
 
-    def message(self, role: str = "assistant", *, message_id: str | None = None) -> MessageInProgress:
-        """A message that grows: previews while it does, one fact at its end. Use with `async with`."""
-        return MessageInProgress.around(on_loop(lambda: self.of.message(role, message_id=message_id)))
+    def message(
+        self,
+        role: str = "assistant",
+        *,
+        message_id: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+    ) -> MessageInProgress:
+        """A message that grows: previews while it does, one fact at its end. Use with `async with`.
+
+        `model` and `provider`: of whom it is, for traces (`gpt-5`, `openai`).
+        """
+        return MessageInProgress.around(
+            on_loop(lambda: self.of.message(role, message_id=message_id, model=model, provider=provider))
+        )
 
     def reasoning(self, *, reasoning_id: str | None = None) -> ReasoningInProgress:
         """Reasoning that grows, like `message`."""
@@ -819,9 +831,18 @@ class RunContext(Blocking[_context.RunContext]):
             )
         )
 
-    def message(self, role: str = "assistant", *, message_id: str | None = None) -> MessageInProgress:
+    def message(
+        self,
+        role: str = "assistant",
+        *,
+        message_id: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+    ) -> MessageInProgress:
         """A message that grows; see `RunWriter.message`. One of an earlier attempt is `done`: ask its `content`."""
-        return MessageInProgress.around(on_loop(lambda: self.of.message(role, message_id=message_id)))
+        return MessageInProgress.around(
+            on_loop(lambda: self.of.message(role, message_id=message_id, model=model, provider=provider))
+        )
 
     def reasoning(self, *, reasoning_id: str | None = None) -> ReasoningInProgress:
         """Reasoning that grows; see `RunWriter.reasoning`. One of an earlier attempt is `done`."""

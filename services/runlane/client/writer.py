@@ -456,9 +456,20 @@ class RunWriter:
 
     # -- what agents do -----------------------------------------------------------------------------------
 
-    def message(self, role: str = "assistant", *, message_id: str | None = None) -> MessageInProgress:
-        """A message that grows: previews while it does, one fact at its end. Use with `async with`."""
-        return MessageInProgress(self, message_id or self._new_id("msg"), self._new_id("pvw"), role)
+    def message(
+        self,
+        role: str = "assistant",
+        *,
+        message_id: str | None = None,
+        model: str | None = None,
+        provider: str | None = None,
+    ) -> MessageInProgress:
+        """A message that grows: previews while it does, one fact at its end. Use with `async with`.
+
+        `model` and `provider`: of whom it is, for traces (`gpt-5`, `openai`).
+        """
+        ids = message_id or self._new_id("msg"), self._new_id("pvw")
+        return MessageInProgress(self, *ids, role, model=model, provider=provider)
 
     def reasoning(self, *, reasoning_id: str | None = None) -> ReasoningInProgress:
         """Reasoning that grows, like `message`."""

@@ -57,6 +57,7 @@ from runlane.hosting.http import (
 from runlane.hosting.http_meter import HttpMeter
 from runlane.hosting.http_server import HttpAddress
 from runlane.hosting.refusals import RefusalLog
+from runlane.hosting.scrape_gate import ScrapeGate
 from runlane.hosting.service import Running
 from runlane.hosting.telemetry import is_tracing
 from runlane.kernel.clock import utc_now
@@ -130,7 +131,7 @@ async def serve(settings: EdgeGatewaySettings, connections: Connections | None =
                     )
                 ),
                 elsewhere=elsewhere,
-                desk=HealthDesk({NAME: health}),
+                desk=HealthDesk({NAME: health}, scrapers=ScrapeGate(settings.common.scraper_token)),
                 on_refusal=refusals.of_http,
                 sockets=sockets,
             ),

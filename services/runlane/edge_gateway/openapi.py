@@ -369,6 +369,13 @@ def _service() -> Json:
                 "responses": {"200": {"description": "Yes."}, "503": {"description": "Not now."}},
             }
         },
-        "/metrics": {"get": {"summary": "What it measured, as Prometheus reads it.", **open_to_all}},
+        "/metrics": {
+            "get": {
+                "summary": "What it measured, as Prometheus reads it. For operators: on the machine itself, or with "
+                "their token.",
+                "security": [{}, {"bearer": []}],
+                "responses": {"200": {"description": "Yes."}, "401": _problem("`unauthenticated`")},
+            }
+        },
         "/openapi.json": {"get": {"summary": "This document.", **open_to_all}},
     }  # fmt: skip

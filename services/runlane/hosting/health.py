@@ -12,13 +12,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runlane.hosting.exposition import MEDIA_TYPE, sample
-from runlane.hosting.http import application, json_response
+from runlane.hosting.http import ProblemError, application, json_response
+from runlane.hosting.scrape_gate import ScrapeGate
 from runlane_contracts.metric_help import HELP
+from runlane_contracts.problems import Code
 from runlane_contracts.telemetry import Attribute, Metric
 
 log = logging.getLogger(__name__)
 
 CHECK_DEADLINE_S = 2.0
+_FOR_OPERATORS = "for who operates this: asked on the machine itself, or with the token of RUNLANE_METRICS_TOKEN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +38,13 @@ Check = Callable[[], Awaitable[Health]]
 class HealthDesk:
     """The health of all services of a process. Not ready while it drains, whatever they say."""
 
-    def __init__(self, checks: Mapping[str, Check], metrics: Callable[[], str] = str) -> None:
+    def __init__(
+        self, checks: Mapping[str, Check], metrics: Callable[[], str] = str, *, scrapers: ScrapeGate | None = None
+    ) -> None:
         self.draining = False
         self._checks = dict(checks)
         self._metrics = metrics
+        self._scrapers = scrapers or ScrapeGate()
 
     async def all(self) -> dict[str, Health]:
         """By service. One that does not answer in time, or fails, is not ready."""
@@ -47,16 +53,20 @@ class HealthDesk:
         return dict(zip(names, found, strict=True))
 
     def routes(self) -> list[Route]:
-        """For an application that has others too."""
-        return [
-            Route("/healthz", _alive),
-            Route("/readyz", self._ready),
-            Route("/metrics", self._measured),
-        ]
+        """For an application that clients reach."""
+        return self._routes(among_clients=True)
 
     def app(self) -> Starlette:
-        """An application of its own."""
-        return application(self.routes())
+        """An application of its own, where no client comes."""
+        return application(self._routes(among_clients=False))
+
+    def _routes(self, *, among_clients: bool) -> list[Route]:
+        async def measured(request: Request) -> Response:
+            if not self._scrapers.admits(request, among_clients=among_clients):
+                raise ProblemError(Code.UNAUTHENTICATED, _FOR_OPERATORS, headers={"WWW-Authenticate": "Bearer"})
+            return await self._measured()
+
+        return [Route("/healthz", _alive), Route("/readyz", self._ready), Route("/metrics", measured)]
 
     async def _one(self, name: str) -> Health:
         try:
@@ -72,7 +82,7 @@ class HealthDesk:
         services = {name: {"ready": health.ready, **health.detail} for name, health in found.items()}
         return json_response({"ready": ready, "services": services}, 200 if ready else 503)
 
-    async def _measured(self, _request: Request) -> Response:
+    async def _measured(self) -> Response:
         lines = _ready_lines(await self.all())
         return Response(self._metrics() + "\n".join([*lines, ""]), media_type=MEDIA_TYPE)
 

@@ -44,7 +44,7 @@ _CLOSE_WITHIN_S = 2.0
 TOLD_WITHIN_S = 2.0
 """An answer is not held back longer for its record. A broker that takes nothing so long has more to worry about."""
 _WORDS = frozenset({"v1", "runs", "watch", "events", "snapshot", "timeline", "commands", "re-execute", "lease",
-                    "previews", "approvals", "pools", "claim", "content", "ws"})  # fmt: skip
+                    "previews", "approvals", "pools", "claim", "content", "ws", "metrics"})  # fmt: skip
 NOBODY = Actor(kind="user", id="unknown")
 
 

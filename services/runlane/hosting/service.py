@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from runlane.hosting.connections import Connections, Credentials
 from runlane.hosting.health import Health, HealthDesk
 from runlane.hosting.http_server import HttpAddress, HttpPortTaken, http_server
+from runlane.hosting.scrape_gate import ScrapeGate
 from runlane.hosting.settings import CommonSettings, SettingsInvalid
 from runlane.hosting.telemetry import Telemetry, configure_logging, observe_consumers, start_telemetry
 from runlane.kernel.durable import DurableConsumer
@@ -178,7 +179,11 @@ async def _process(
         running = [await stack.enter_async_context(service(connections)) for service in services]
         if telemetry is not None:
             observe_consumers({one.name: one.consumers for one in running})
-        desk = HealthDesk({one.name: one.health for one in running}, str if telemetry is None else telemetry.exposition)
+        desk = HealthDesk(
+            {one.name: one.health for one in running},
+            str if telemetry is None else telemetry.exposition,
+            scrapers=ScrapeGate(settings.scraper_token),
+        )
         wanted = own_sites(running, desk, settings) if sites is None else sites(running, desk)
         addresses = [
             await stack.enter_async_context(

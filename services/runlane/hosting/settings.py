@@ -61,6 +61,11 @@ class CommonSettings(BaseSettings):
         default="127.0.0.1", description="Where a service without HTTP of its own shows its health."
     )
     health_port: int = Field(default=0, ge=-1, le=65_535, description="Its port; 0 takes a free one, -1 shows nothing.")
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token that whoever reads /metrics has to show. Unset: a health port asks for none, and the "
+        "port of clients answers on the machine itself only.",
+    )
     drain_deadline_s: float = Field(
         default=10.0, gt=0, le=300, description="How long a stopping service may take to finish what it has begun."
     )
@@ -96,6 +101,11 @@ class CommonSettings(BaseSettings):
         if self.nats_user is not None:
             return self.nats_user
         return service if self.nats_password is not None else None
+
+    @property
+    def scraper_token(self) -> str | None:
+        """What scrapers show, in clear."""
+        return None if self.metrics_token is None else self.metrics_token.get_secret_value()
 
     @property
     def broker_password(self) -> str | None:

@@ -25,6 +25,7 @@ from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Actor, Commit, Fact
+from runlane_contracts.events import InputRequested, decode_payload
 from runlane_contracts.lifecycle import (
     MAX_FACTS_PER_COMMIT,
     FactDraft,
@@ -115,6 +116,7 @@ class RunLog:
         Raises: as `transact`.
         """
         validate(drafts)
+        _refuse_unanswerable(drafts)
         named = [one if one.event_id is not None else _with_id(one, self._new_id("evt")) for one in drafts]
         places: list[int] = []
 
@@ -430,6 +432,21 @@ def _commit_id(run: RunAddress, facts: Sequence[Fact]) -> str:
     for fact in facts:
         digest.update(b"\n" + fact.event_id.encode())
     return "cmt_" + digest.hexdigest()[:32]
+
+
+def _refuse_unanswerable(drafts: Sequence[FactDraft]) -> None:
+    """A question whose schema is none would be asked for ever: whatever came would not fit it."""
+    for index, one in enumerate(drafts):
+        if one.type != InputRequested.TYPE:
+            continue
+        asked = decode_payload(one.type, one.payload)
+        if not isinstance(asked, InputRequested) or asked.schema is None:
+            continue
+        from runlane.kernel.schemas import why_unanswerable  # noqa: PLC0415  slow to load, and few need it
+
+        reason = why_unanswerable(asked.schema)
+        if reason is not None:
+            raise Refused(Code.INVALID_REQUEST, f"{one.type}: nothing can fit the schema: {reason}", index=index)
 
 
 def _with_id(one: FactDraft, event_id: str) -> FactDraft:

@@ -238,6 +238,7 @@ def _open(run: OpenRun, signal: Signal, details: Details, kind: str, started_ns:
         started_ns=max(run.created_ns, started_ns), recorded_ns=signal.recorded_ns, sequence=signal.sequence,
         lease_epoch=signal.lease_epoch, parent=_parent_of(run, signal, details, kind), attempt=details.attempt,
         retry_of=details.retry_of or "", side_effect=details.side_effect, traceparent=signal.traceparent or "",
+        model=details.model or "", provider=details.provider or "",
     )  # fmt: skip
     run.items[f"{kind}:{item.id}"] = item
     return item
@@ -266,7 +267,7 @@ def _end_item(run: OpenRun, signal: Signal, details: Details) -> list[Happening]
             run, item, max(item.started_ns, signal.at_ns), signal.recorded_ns, _outcome(signal, details),
             signal.lease_epoch, by=details.decided_by or details.by,
             error=details.error.code if details.error is not None else "", traceparent=signal.traceparent or "",
-            usage=used,
+            usage=used, model=details.model or "", provider=details.provider or "",
         )
     )  # fmt: skip
     return happened

@@ -31,6 +31,9 @@ class OpenItem(Struct, array_like=True, gc=False):
     """The context its producer stated."""
     working_ns: int = 0
     """Of a call: since when it is executed, where that is known; before, it waits for an approval or for its turn."""
+    model: str = ""
+    """Of a message: the model that was asked."""
+    provider: str = ""
 
     @property
     def key(self) -> str:
@@ -128,6 +131,9 @@ class ItemEnded(Struct, frozen=True):
     error: str = ""
     traceparent: str = ""
     usage: Usage = {}
+    model: str = ""
+    """Of a message: the model that answered."""
+    provider: str = ""
 
 
 class Used(Struct, frozen=True):

@@ -69,6 +69,8 @@ class Details(Struct, frozen=True, gc=False):
     turn_id: str = ""
     message_id: str = ""
     role: str = ""
+    model: str | None = None
+    provider: str | None = None
     reasoning_id: str = ""
     tool_call_id: str | None = None
     name: str = ""

@@ -3,7 +3,7 @@
     invoke_agent <agent>                    the run; parent: whoever asked for it
     ├── runlane.attempt                     an owner; linked to the one before
     └── runlane.turn
-        ├── runlane.reasoning, chat         what the model said
+        ├── runlane.reasoning, chat <model> what the model said
         └── execute_tool <tool>             linked to its owner, and to a later one that finished it
             └── runlane.approval            linked to the request that decided it
 
@@ -25,7 +25,8 @@ AttributeValue = str | int | float
 Attributes = dict[str, AttributeValue]
 
 UNKNOWN_PROVIDER = "_OTHER"
-"""Facts do not say which provider a model is of."""
+"""A message that does not say of whom it is."""
+MOST_OF_A_MODEL = 128
 _FAILED = frozenset({"failed", "outcome_unknown", "not_executed"})
 _NAMES = {
     "turn": Span.TURN,
@@ -144,6 +145,8 @@ def _item_span(ended: ItemEnded) -> FinishedSpan:
 def _name(ended: ItemEnded) -> str:
     if ended.item.kind == "tool":
         return f"{Span.EXECUTE_TOOL.value} {shown(ended.item.name)}"
+    if ended.item.kind == "message" and (model := _asked(ended)):
+        return f"{Span.CHAT.value} {model}"
     return _NAMES[ended.item.kind].value
 
 
@@ -163,10 +166,7 @@ def _about(ended: ItemEnded) -> Attributes:
             if item.retry_of:
                 found[Attribute.RETRY_OF] = item.retry_of
         case "message":
-            found |= {
-                Attribute.GEN_AI_OPERATION: Span.CHAT.value,
-                Attribute.GEN_AI_PROVIDER: UNKNOWN_PROVIDER,
-            }
+            found |= _chat(ended)
         case "approval":
             found |= {Attribute.DECISION: ended.outcome}
         case "turn":
@@ -174,6 +174,21 @@ def _about(ended: ItemEnded) -> Attributes:
         case _:
             pass
     return found
+
+
+def _chat(ended: ItemEnded) -> Attributes:
+    provider = shown(ended.provider or ended.item.provider or UNKNOWN_PROVIDER)
+    found: Attributes = {Attribute.GEN_AI_OPERATION: Span.CHAT.value, Attribute.GEN_AI_PROVIDER: provider}
+    if model := _asked(ended):
+        found[Attribute.GEN_AI_REQUEST_MODEL] = model
+    if ended.model:
+        found[Attribute.GEN_AI_RESPONSE_MODEL] = ended.model[:MOST_OF_A_MODEL]
+    return found
+
+
+def _asked(ended: ItemEnded) -> str:
+    """The model that was asked: said at the beginning, else the one that answered."""
+    return (ended.item.model or ended.model)[:MOST_OF_A_MODEL]
 
 
 def _links(ended: ItemEnded) -> tuple[SpanLink, ...]:

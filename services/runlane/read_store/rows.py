@@ -11,6 +11,7 @@ from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.cursor import Position
 from runlane_contracts.reducer import Quarantine, State
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.tracing import run_trace_id
 
 PROJECTION = "runs"
 """The one fold that is kept: states of runs and the lists over them."""
@@ -63,6 +64,8 @@ class RunRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     run_id: str
     status: str
+    trace_id: str
+    """That of `GET /v1/runs/{run_id}` and of the log lines about it."""
     created_at: str
     updated_at: str
     through_sequence: int
@@ -107,6 +110,7 @@ def run_row(generation: int, change: RunChange) -> Row:
         "session_id": _column(run, "session_id"),
         "pool": _column(run, "pool") or "default",
         "worker_id": _column(run, "worker_id"),
+        "trace_id": _column(run, "trace_id") or run_trace_id(*change.run),
         "created_at": created_at,
         "updated_at": run.get("updated_at") or created_at,
         "ended_at": run.get("ended_at"),

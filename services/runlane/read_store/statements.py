@@ -59,7 +59,7 @@ def _addressed(table: Table, addresses: Sequence[RunAddress]) -> ColumnElement[b
 
 _LISTED = (
     "run_id", "status", "created_at", "updated_at", "through_sequence", "agent", "session_id", "pool",
-    "worker_id", "ended_at", "quarantined",
+    "worker_id", "trace_id", "ended_at", "quarantined",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ rebuild fills another beside it and makes it live in one transaction.
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Rises with every change of a table."""
 
 BUILDING, LIVE, KEPT, RETIRED = "building", "live", "kept", "retired"
@@ -56,6 +56,7 @@ runs = Table(
     Column("session_id", _Token),
     Column("pool", _Token),
     Column("worker_id", _Token),
+    Column("trace_id", _Token),
     Column("created_at", _Token, nullable=False),
     Column("updated_at", _Token, nullable=False),
     Column("ended_at", _Token),

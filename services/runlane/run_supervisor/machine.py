@@ -17,7 +17,17 @@ from runlane_contracts import canonical, commands, events
 from runlane_contracts.codec import parse_timestamp, timestamp
 from runlane_contracts.commands import Command, derived_id
 from runlane_contracts.envelope import Actor
-from runlane_contracts.lifecycle import Approval, FactDraft, Refused, RunLifecycle, Tool, closers, draft, lose_lease
+from runlane_contracts.lifecycle import (
+    Approval,
+    FactDraft,
+    Refused,
+    RunLifecycle,
+    Tool,
+    closers,
+    draft,
+    lose_lease,
+    voided,
+)
 from runlane_contracts.problems import Code
 
 SYSTEM: Final = Actor(kind="system", id="runlane")
@@ -198,9 +208,13 @@ def _ended(run: RunLifecycle, how: events.Payload) -> list[FactDraft]:
     end = draft(how)
     after = run.fork()
     for one in fenced:
-        item = events.item_of(one.type, events.decode_payload(one.type, one.payload))  # type: ignore[arg-type]
-        if item is not None:
-            after.tools[item[1]].status = "outcome_unknown"
+        match events.decode_payload(one.type, one.payload):
+            case events.ToolOutcomeUnknown() as unknown:
+                after.tools[unknown.tool_call_id].status = "outcome_unknown"
+            case events.ApprovalResolved() as void:
+                del after.open_items["approval", void.approval_id]
+            case _:
+                continue
     return [*fenced, *closers(after, end.type), end]
 
 
@@ -377,7 +391,7 @@ def _reconcile(run: RunLifecycle, payload: commands.ReconcileTool, by: Actor) ->
     reconciled = events.ToolReconciled(
         tool_call_id=payload.tool_call_id, outcome=payload.outcome, by=by.id, note=payload.note, result=payload.result
     )
-    return [draft(reconciled)]
+    return [*voided(run, payload.tool_call_id, reconciled.TYPE), draft(reconciled)]
 
 
 def _tool(run: RunLifecycle, tool_call_id: str) -> Tool:
@@ -421,7 +435,8 @@ def _refuse_misfit(schema: dict[str, Any], value: Any) -> None:
         case answers.Misfit(path=path, rule=rule):
             raise Refused(Code.INVALID_REQUEST, f"the value does not fit the schema: {rule} at {path or '/'}")
         case answers.Uncheckable(reason=reason):
-            raise Refused(Code.INVALID_STATE, f"the schema that was asked with cannot be checked: {reason}")
+            detail = f"the schema that was asked with cannot be checked for this value: {reason}"
+            raise Refused(Code.INVALID_STATE, detail)
         case never:
             assert_never(never)
 
@@ -429,6 +444,7 @@ def _refuse_misfit(schema: dict[str, Any], value: Any) -> None:
 # --- time -------------------------------------------------------------------------------------------------
 
 EXPIRED: Final = "expired"
+UNANSWERABLE: Final = "nothing can fit the schema"
 
 
 def is_due(moment: str | None, now: datetime) -> bool:
@@ -477,13 +493,18 @@ def on_approval_expired(run: RunLifecycle, approval_id: str, *, now: datetime) -
 
 
 def on_input_expired(run: RunLifecycle, input_id: str, *, now: datetime) -> list[FactDraft]:
-    """Nobody answered in time."""
+    """Nobody answered in time; or nobody ever can, and then there is nothing to wait for."""
     asked = run.inputs.get(input_id)
     if not _is_live(run) or asked is None or asked.answer is not None or asked.cancelled is not None:
         return []
-    if not is_due(asked.request.expires_at, now):
+    schema = asked.request.schema
+    if is_due(asked.request.expires_at, now):
+        reason = EXPIRED
+    elif schema is not None and (why := answers.why_unanswerable(schema)) is not None:
+        reason = f"{UNANSWERABLE}: {why}"
+    else:
         return []
-    return _by_system([draft(events.InputCancelled(input_id=input_id, reason=EXPIRED))])
+    return _by_system([draft(events.InputCancelled(input_id=input_id, reason=reason))])
 
 
 def on_lease_lost(run: RunLifecycle, *, lease_epoch: int) -> list[FactDraft]:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
+from runlane.run_supervisor.answers import why_unanswerable
 from runlane.run_supervisor.recovery import wait_s
 from runlane_contracts import events
 from runlane_contracts.codec import parse_timestamp, timestamp
@@ -97,7 +98,8 @@ def apply(moments: Moments, type_: str, payload: events.Payload, *, now: datetim
         case events.ApprovalRequested():
             _set(due, f"approval:{payload.approval_id}", payload.expires_at)
         case events.InputRequested():
-            _set(due, f"input:{payload.input_id}", payload.expires_at)
+            is_hopeless = payload.schema is not None and why_unanswerable(payload.schema) is not None
+            _set(due, f"input:{payload.input_id}", timestamp(now) if is_hopeless else payload.expires_at)
         case events.ApprovalResolved():
             due.pop(f"approval:{payload.approval_id}", None)
         case events.InputProvided() | events.InputCancelled():

@@ -28,6 +28,7 @@ MAY_PUBLISH = {
     "rl.intake.acme.edge_gateway": {"edge_gateway"},
     "rl.intake.acme.command_gateway": {"command_gateway"},
     "rl.intake._platform.broker": {"audit_sink"},
+    "rl.intake.acme.operator": {"operator"},
     "rl.dead.projector.acme": {"projector"},
     "rl.dead.run_supervisor.acme": {"run_supervisor"},
     "rl.svc.projector.rebuild": {"operator"},

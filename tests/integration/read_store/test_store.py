@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy import text, update
@@ -13,6 +14,7 @@ from runlane.read_store.tables import generations, schema_versions
 from runlane_contracts import events, reducer
 from runlane_contracts.cursor import Position
 from runlane_contracts.subjects import RunAddress
+from runlane_contracts.tracing import run_trace_id
 from support.runs import Story, a_short_run, a_waiting_run, runs
 
 STREAM = "RL_VIEW_0"
@@ -106,6 +108,18 @@ async def test_runs_are_listed_newest_first_in_pages_that_hold_still(store: Read
     assert seen[:3] == ["run_3", "run_6", "run_9"]
     newest, _ = await store.list_runs("acme", limit=1)
     assert newest[0].run_id == "run_newer"
+
+
+async def test_each_run_of_a_list_says_which_trace_it_belongs_to(store: ReadStore) -> None:
+    """That of the fold; where a record of before has none, the run's own. Taken out: the column of the statement."""
+    asked, old = created_at(1, "run_asked"), created_at(2, "run_old")
+    asked.facts[0] = msgspec.structs.replace(asked.facts[0], traceparent=f"00-{'ab' * 16}-{'cd' * 8}-01")
+    old.facts[0] = msgspec.structs.replace(old.facts[0], traceparent=None)
+    await store_all(store, [asked, old])
+    rows, _ = await store.list_runs("acme")
+    assert [(row.run_id, row.trace_id) for row in rows] == [
+        ("run_old", run_trace_id("acme", "run_old")), ("run_asked", "ab" * 16),
+    ]  # fmt: skip
 
 
 async def test_runs_are_filtered_by_status_agent_and_session(store: ReadStore) -> None:

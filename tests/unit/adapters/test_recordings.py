@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from runlane.adapters.mapping import Decided, FactDraft, Fragment
+from runlane.adapters.mapping import Decided, FactDraft, Fragment, ModelSaid
+from runlane.adapters.pydantic_ai import PydanticAIMapping
 from runlane.adapters.recordings import mapping_for, statements
 from runlane_contracts import codec, events, lifecycle, reducer
 from runlane_contracts.envelope import Actor, Fact
@@ -67,6 +68,41 @@ def test_claude_code_folds_to_what_it_said_and_did() -> None:
     assert state["run"]["status"] == "completed"
     assert state["run"]["output"] == {"text": FOUND}
     assert "".join(f.text for f in fragments) == LOOKED + FOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "said_by"),
+    [
+        ("claude-stream-json", ("scripted-model", "anthropic")),
+        ("codex-app-server", ("scripted-model", "local")),
+        ("pydantic-ai-events", (None, None)),
+    ],
+)
+def test_a_message_says_of_which_model_it_is_where_the_program_tells(
+    name: str, said_by: tuple[str | None, str | None]
+) -> None:
+    """Its beginning and its end; what a person said says nothing."""
+    drafts = [one for one in fold(name)[2] if one.type in {"message.started", "message.completed"}]
+    payloads = [(one.type, codec.decode_json(one.payload)) for one in drafts]
+    found = {(type_, one.get("model"), one.get("provider")) for type_, one in payloads if one["role"] == "assistant"}
+    assert found == {("message.started", *said_by), ("message.completed", *said_by)}
+    assert not [one for _, one in payloads if one["role"] == "user" and "model" in one]
+
+
+def test_a_pydantic_ai_agent_s_messages_are_of_its_model() -> None:
+    mapping = PydanticAIMapping(ModelSaid.of("gemini-3-pro", "google-gla"))
+    said = [
+        *mapping.feed({"event_kind": "part_start", "index": 0, "part": {"part_kind": "text", "content": ""}}),
+        *mapping.feed({"event_kind": "part_end", "index": 0, "part": {"part_kind": "text", "content": "Hi."}}),
+    ]
+    payloads = [codec.decode_json(one.payload) for one in said if isinstance(one, FactDraft)]
+    assert [(one["model"], one["provider"]) for one in payloads] == [("gemini-3-pro", "gcp.gemini")] * 2
+
+
+@pytest.mark.parametrize("nothing", [None, "", 7, {"a": 1}])
+def test_what_is_no_name_of_a_model_says_nothing(nothing: Any) -> None:
+    assert ModelSaid.of(nothing, nothing) == ModelSaid(None, None)
+    assert ModelSaid.of("m" * 999).model == "m" * 256
 
 
 def test_codex_folds_to_what_it_said_and_did() -> None:

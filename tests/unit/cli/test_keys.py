@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runlane.cli.key_file import KeyFile
+from runlane.cli.key_journal import who_asks
 from runlane.cli.main import runlane
 from runlane.hosting.api_keys import ApiKeyAuthorizer, KeyRecord, key_hash
 from runlane.hosting.authorizer import EVERY_RIGHT, Right
@@ -108,6 +109,34 @@ def test_changes_at_the_same_time_all_count(folder):
     for thread in threads:
         thread.join()
     assert len(file.records()) == 42
+
+
+def test_a_change_waits_for_the_audit_with_who_made_it_and_without_the_key(folder):
+    made = json.loads(call(folder, "add", "--tenant", "acme", "--right", "view", "--json").stdout)
+    revoked = call(folder, "revoke", made["key_id"])
+    assert "the audit has not got this yet" in revoked.stderr
+    journal = KeyFile(folder / "api_keys.json").journal
+    records = [change.record for change in journal.changes()]
+    assert [(one.action, one.outcome, one.tenant_id, one.target.id) for one in records] == [
+        ("keys.add", "added", "acme", made["key_id"]), ("keys.revoke", "revoked", "acme", made["key_id"]),
+    ]  # fmt: skip
+    assert {one.actor.id for one in records} == {who_asks()}
+    assert made["token"] not in journal.path.read_text()
+    assert journal.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_change_that_is_not_written_is_not_told_either(folder, monkeypatch):
+    """Taken out: `keep(waiting)` in `KeyFile._changing`."""
+    file = KeyFile(folder / "api_keys.json")
+
+    def full(self: KeyFile, records: list[KeyRecord]) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(KeyFile, "_write", full)
+    with pytest.raises(OSError, match="No space"):
+        file.revoke(key_hash("token-demo")[:12])
+    assert file.journal.changes() == []
+    assert len(file.records()) == 2
 
 
 def test_what_was_revoked_stays_so_when_it_is_started_again(folder):

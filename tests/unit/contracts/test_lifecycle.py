@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from runlane_contracts import events, lifecycle
+from runlane_contracts import events, lifecycle, reducer
 from runlane_contracts.codec import decode_json
 from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle, draft
 from runlane_contracts.problems import Code
@@ -284,15 +284,53 @@ def test_p11_a_question_about_an_action_that_changed_is_void_and_says_so(newer: 
     assert revoked.actor.kind == "system"
 
 
-def test_p11_a_question_about_a_call_that_was_cancelled_is_void_and_says_so() -> None:
-    """To see it fail: take `tool.cancelled` out of `_CHANGING`; then the question goes on waiting."""
-    run = owned().then(a_call("d"), about("d"), about("e", "a2", tool_call_id="c2")).run
-    revoked, last = admit(run, events.ToolCancelled(tool_call_id="c1"))
-    assert (revoked.type, last.type) == ("approval.resolved", "tool.cancelled")
+PAST = [
+    events.ToolCompleted(tool_call_id="c1", result=1),
+    events.ToolFailed(tool_call_id="c1", error=events.Problem(code="timeout")),
+    events.ToolCancelled(tool_call_id="c1"),
+    events.ToolOutcomeUnknown(tool_call_id="c1", operation_id="o1"),
+    events.ToolReconciled(tool_call_id="c1", outcome="executed", by="w1"),
+]
+
+
+@pytest.mark.parametrize("past", PAST, ids=lambda one: one.TYPE)
+def test_p11_a_question_about_a_call_that_is_past_is_void_and_says_so(past: events.Payload) -> None:
+    """To see it fail: take the type out of `CALL_IS_PAST`; then the question goes on waiting for ever."""
+    story = owned().then(a_call("d"), about("d"), about("e", "a2", tool_call_id="c2"))
+    revoked, last = admit(story.run, past)
+    assert (revoked.type, last.type) == ("approval.resolved", past.TYPE)
     said = decode_json(revoked.payload)
-    assert (said["approval_id"], said["decision"], said["reason"]) == ("a1", "revoked", lifecycle.CALL_CANCELLED)
-    types = [one.type for one in admit(run, events.ToolCancelled(tool_call_id="c1"), events.RunCancelled())]
+    assert (said["approval_id"], said["decision"]) == ("a1", "revoked")
+    assert said["reason"] == lifecycle.CALL_IS_PAST[past.TYPE]
+    types = [one.type for one in admit(story.run, past, events.RunCancelled())]
     assert types.count("approval.resolved") == 2, "each question ends once, also where the run ends in the same commit"
+    state = reducer.initial_state("acme", "run_1")
+    for fact in story.then(events.decode_payload(revoked.type, revoked.payload), past).facts:  # type: ignore[arg-type]
+        reducer.reduce(state, fact)
+    assert [one["id"] for one in reducer.open_approvals(state)] == ["a2"]
+
+
+def test_p11_a_question_that_is_asked_about_a_call_of_the_past_waits() -> None:
+    """Whether it shall be done again, say."""
+    story = owned().then(a_call("d"), PAST[1], about("d"))
+    assert [one.type for one in admit(story.run, events.TurnStarted(turn_id="t"))] == ["turn.started"]
+    assert story.run.approvals["a1"].resolution is None
+
+
+def test_p11_losing_an_owner_voids_the_question_about_a_call_whose_outcome_nobody_knows() -> None:
+    """To see it fail: take `voided` out of `lose_lease`."""
+    unsafe = replace(a_call("d"), side_effect="unsafe")
+    story = owned().then(unsafe, events.ToolRunning(tool_call_id="c1"), about("d"))
+    lost = lifecycle.lose_lease(story.run, "expired")
+    assert [one.type for one in lost] == ["run.lease_lost", "approval.resolved", "tool.outcome_unknown"]
+    assert decode_json(lost[1].payload)["reason"] == lifecycle.CALL_IS_PAST["tool.outcome_unknown"]
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_question_has_a_version_of_one_or_more(version: int) -> None:
+    with pytest.raises(Refused, match="version is 1 or more") as caught:
+        lifecycle.validate([draft(events.RunStarted()), draft(an_ask(version))])
+    assert (caught.value.code, caught.value.index) == (Code.INVALID_REQUEST, 1)
 
 
 def test_a_question_stays_when_the_action_does() -> None:

@@ -156,6 +156,18 @@ async def test_a_commit_is_bounded_and_one_that_cannot_fit_is_refused() -> None:
     assert max(len(c.facts) for c in await history(log)) <= 1001
 
 
+async def test_a_question_that_nothing_can_answer_is_refused_by_name() -> None:
+    """To see it fail: take `_refuse_unanswerable` out of `append`; then it is asked, and no answer ever fits it."""
+    log = MemoryEventLog()
+    run = await a_leased_run(log)
+    asked = [events.InputRequested(input_id="i", prompt="?", schema=schema) for schema in ({}, {"type": "no such"})]
+    with pytest.raises(Refused, match=r"nothing can fit the schema: not a JSON Schema: \$\.type") as caught:
+        await run.append([draft(one) for one in asked], lease_epoch=1, actor=AGENT)
+    assert (caught.value.code, caught.value.index) == (Code.INVALID_REQUEST, 1)
+    assert len(await history(log)) == 1, "all or nothing"
+    await run.append([draft(asked[0])], lease_epoch=1, actor=AGENT)
+
+
 async def test_a_terminal_fact_closes_what_is_open_in_the_same_commit() -> None:
     log = MemoryEventLog()
     run = await a_leased_run(log)

@@ -87,6 +87,22 @@ def test_the_conventions_of_genai_name_everything():
     assert [name for _, name in root.events][:2] == ["run.started", "run.waiting"]
 
 
+def test_a_chat_is_named_by_the_model_that_was_asked_and_says_which_one_answered():
+    """Taken out: `_asked` in `_name`; or the fields of `OpenItem`."""
+    story = Story().tell("run.created", agent="a")
+    story.tell("message.started", message_id="m1", role="assistant", model="gpt-5", provider="openai")
+    story.tell("message.completed", message_id="m1", role="assistant", content="x", model="gpt-5-2026-03-01")
+    story.tell("message.completed", message_id="m2", role="assistant", content="x", model="m" * 200, provider="own")
+    story.tell("message.completed", message_id="m3", role="assistant", content="x")
+    asked, answered, unknown = spans(story)
+    names = ("gen_ai.request.model", "gen_ai.response.model", "gen_ai.provider.name")
+    assert asked.name == "chat gpt-5"
+    assert [asked.attributes[one] for one in names] == ["gpt-5", "gpt-5-2026-03-01", "openai"]
+    assert answered.name == "chat " + "m" * 128
+    assert [answered.attributes[one] for one in names] == ["m" * 128, "m" * 128, "own"]
+    assert (unknown.name, [unknown.attributes.get(one) for one in names]) == ("chat", [None, None, "_OTHER"])
+
+
 def test_no_span_holds_content():
     assert b"SECRET" in b"".join(bytes(fact.payload) for fact in whole_run().facts)
     assert b"SECRET" not in msgspec.json.encode(spans(whole_run()))

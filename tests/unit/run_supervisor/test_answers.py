@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from runlane.run_supervisor.answers import Fits, Misfit, Uncheckable, check, is_secret
+from runlane.kernel.schemas import MAX_PARTS
+from runlane.run_supervisor.answers import Fits, Misfit, Uncheckable, check, is_secret, why_unanswerable
 
 NESTED = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
 
@@ -26,6 +27,7 @@ NESTED = {"type": "object", "properties": {"a": {"type": "array", "items": {"typ
 )  # fmt: skip
 def test_what_was_asked_for_fits(schema: dict[str, Any], value: Any) -> None:
     assert check(schema, value) == Fits()
+    assert why_unanswerable(schema) is None
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,7 @@ def test_what_was_asked_for_fits(schema: dict[str, Any], value: Any) -> None:
 )  # fmt: skip
 def test_what_does_not_fit_is_told_by_place_and_rule(schema: dict[str, Any], value: Any, misfit: Misfit) -> None:
     assert check(schema, value) == misfit
+    assert why_unanswerable(schema) is None
 
 
 BOMB = {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)} | {"40": {}},
@@ -61,11 +64,11 @@ BOMB = {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in
     ],
 )  # fmt: skip
 def test_what_cannot_be_checked_is_told_within_bounded_time(schema: dict[str, Any], value: Any, reason: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     found = check(schema, value)
     assert isinstance(found, Uncheckable)
     assert reason in found.reason
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 @pytest.mark.parametrize(
@@ -77,9 +80,9 @@ def test_what_cannot_be_checked_is_told_within_bounded_time(schema: dict[str, An
     ],
 )
 def test_no_value_makes_a_check_take_long(schema: dict[str, Any], value: Any) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     check(schema, value)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_a_part_that_is_secret_makes_the_whole_answer_secret() -> None:
@@ -87,3 +90,29 @@ def test_a_part_that_is_secret_makes_the_whole_answer_secret() -> None:
     assert is_secret({"properties": {"a": {"oneOf": [{"type": "string"}, {"format": "password"}]}}})
     assert not is_secret({"properties": {"writeOnly": {"type": "boolean"}}, "format": "email"})
     assert not is_secret({"writeOnly": False, "enum": ["password"]})
+
+
+LARGE = {"properties": {str(n): {} for n in range(MAX_PARTS)}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "nonsense"}, "not a JSON Schema"), ({"pattern": "("}, "not a JSON Schema"), ({"$ref": "#"}, "end"),
+        ({"type": "string", "$ref": "#/$defs/none"}, "leads nowhere"), (BOMB, "too many steps"),
+        ({"properties": {"a": {"items": {"$ref": "http://127.0.0.1:9/x.json"}}}}, "leads nowhere"),
+        ({"properties": {"a": {"unevaluatedProperties": False}}}, "not supported"), (LARGE, "parts"),
+        ({"properties": {"a": LARGE}}, "parts"), ({"$schema": 5}, "not a JSON Schema"),
+        ({"type": "string", "$ref": "#/type"}, "leads nowhere"), ({"$id": "http://[", "$ref": "x"}, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_question_that_nothing_can_answer_is_known_before_anybody_tries(schema: dict[str, Any], reason: str) -> None:
+    began = time.monotonic()
+    assert reason in (why_unanswerable(schema) or "it can be answered")
+    assert time.monotonic() - began < 3
+
+
+def test_words_of_a_schema_that_are_names_here_are_no_keywords() -> None:
+    named = {"$ref": {"const": {"$ref": "#/none"}}, "unevaluatedItems": {}, "pattern": {}}
+    assert why_unanswerable({"properties": named, "enum": [{"unevaluatedItems": 1}], "$defs": {"x": True}}) is None
+    assert why_unanswerable({"$id": "urn:a", "$ref": "#n", "$defs": {"x": {"$anchor": "n"}}}) is None

@@ -396,6 +396,19 @@ def test_an_unknown_outcome_is_settled_once() -> None:
     assert machine.decide(story.run, retry, now=NOW), "what was not executed may be tried again"
 
 
+def test_p11_what_was_found_out_of_a_call_voids_the_question_about_it() -> None:
+    run = a_run(a_call(), events.ToolOutcomeUnknown(tool_call_id="c1", operation_id="c1"), an_ask())
+    revoked, reconciled = decided(run, "tool.reconcile", tool_call_id="c1", outcome="executed", note="seen")
+    assert (revoked[0], revoked[1]["approval_id"], revoked[1]["decision"]) == ("approval.resolved", "a1", "revoked")
+    assert reconciled[0] == "tool.reconciled"
+
+
+def test_p11_the_end_of_a_run_ends_a_question_about_a_running_unsafe_call_once() -> None:
+    run = a_run(a_call(), events.ToolRunning(tool_call_id="c1"), an_ask(), deadline_at=in_s(-1))
+    types = [type_ for type_, _ in told(machine.overdue(run, now=NOW))]
+    assert types == ["run.lease_lost", "approval.resolved", "tool.outcome_unknown", "tool.failed", "run.failed"]
+
+
 def test_only_an_unknown_outcome_is_reconciled() -> None:
     settle = {"tool_call_id": "c1", "outcome": "executed", "note": "n"}
     assert refused(a_run(a_call()), "tool.reconcile", **settle).code == Code.INVALID_STATE
@@ -523,6 +536,15 @@ def test_questions_expire_each_at_its_time() -> None:
     ]  # fmt: skip
     assert machine.on_approval_expired(run, "nope", now=NOW) == []
     assert machine.on_input_expired(run, "nope", now=NOW) == []
+
+
+def test_a_question_that_nothing_can_answer_is_taken_back_and_says_why() -> None:
+    """It came straight to the log, past the check of appends: nobody may wait for it for ever."""
+    run = a_run(events.InputRequested(input_id="i1", prompt="p", schema={"type": "nonsense"}, expires_at=in_s(60)))
+    ((type_, payload),) = told(machine.overdue(run, now=NOW))
+    assert (type_, payload["input_id"]) == ("input.cancelled", "i1")
+    assert payload["reason"] == f"{machine.UNANSWERABLE}: not a JSON Schema: $.type"
+    assert refused(run, "input.provide", input_id="i1", value=1).code == Code.INVALID_STATE
 
 
 def test_what_was_settled_does_not_expire() -> None:

@@ -53,6 +53,13 @@ def test_every_moment_is_kept_until_it_is_settled() -> None:
     assert after(events.RunCancelled(), start=found).is_empty
 
 
+def test_a_question_that_nothing_can_answer_is_looked_at_at_once() -> None:
+    """One that came straight to the log is not checked by appends. To see it fail: take `expires_at` as it is."""
+    asked = events.InputRequested(input_id="i1", prompt="p", schema={"type": "nonsense"}, expires_at=LATER)
+    assert after(asked).due == {"input:i1": timestamp(NOW)}
+    assert after(asked, events.InputCancelled(input_id="i1")).is_empty
+
+
 def test_asking_again_moves_the_moment() -> None:
     found = after(an_ask(), an_ask(version=2, expires_at=LATER))
     assert found.due == {"approval:a1": LATER}

@@ -105,7 +105,8 @@ async def test_a_folder_in_use_and_a_port_that_is_taken_are_said_by_name(tmp_pat
         second = await _ends(up.state_dir, "--http", "127.0.0.1:0", "--nats-port", "0")
         assert second == (
             1,
-            f"runlane up: {up.state_dir} is in use by process {up.process.pid}; choose another with --state-dir\n",
+            f"runlane: cannot_start: {up.state_dir} is in use by process {up.process.pid}; "
+            "choose another with --state-dir\n",
         )
         port = up.url.rsplit(":", 1)[1]
         code, said = await _ends(tmp_path / "other", "--http", f"127.0.0.1:{port}", "--nats-port", "0")

@@ -34,6 +34,12 @@ def test_a_filter_passes_exact_types_and_whole_families() -> None:
     assert not types.matches("runs.created")
 
 
+def test_a_family_alone_is_all_of_it_and_its_cursors_are_the_same() -> None:
+    assert type_filter("tool, run.created") == type_filter("tool.*,run.created")
+    assert type_filter("tool").matches("tool.requested")
+    assert not type_filter("tool").matches("toolbox.opened")
+
+
 def test_no_filter_passes_everything_and_binds_nothing() -> None:
     for text in (None, "", " , "):
         assert type_filter(text) == EVERYTHING
@@ -42,7 +48,7 @@ def test_no_filter_passes_everything_and_binds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["run", "*", "run.", ".*", "run.created.twice", "Run.created", "run.*x", "a\n.b", "r" * 99]
+    "text", ["Run", "*", "run.", ".*", "run.created.twice", "Run.created", "run.*x", "a\n.b", "r" * 99]
 )
 def test_what_is_no_type_is_refused(text: str) -> None:
     with pytest.raises(TypeFilterInvalid):
@@ -119,9 +125,14 @@ def test_a_watch_is_read_from_query_and_headers() -> None:
     assert (plain.cursor, plain.sticky, plain.start, plain.previews) == (None, False, None, False)
 
 
+def test_types_may_be_given_one_by_one() -> None:
+    asked = watch_request(b"types=tool.*&previews=true&types=run.created,message&limit=1&limit=2", [])
+    assert asked.types.types == ("message.*", "run.created", "tool.*")
+
+
 @pytest.mark.parametrize(
     "query",
-    [b"from=end", b"previews=1", b"types=x", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
+    [b"from=end", b"previews=1", b"types=X", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
      b"\xff=1", b"a=%ff", b"&".join(b"a%d=1" % index for index in range(60))],
 )  # fmt: skip
 def test_a_watch_that_makes_no_sense_is_refused_by_name(query: bytes) -> None:

@@ -172,9 +172,9 @@ def test_which_keys_name_a_secret(key: str, expected: bool) -> None:
 )  # fmt: skip
 def test_no_text_makes_a_rule_slow(unit: str) -> None:
     text = unit * (100_000 // len(unit))
-    before = time.perf_counter()
+    before = time.process_time()
     mask(text)
-    assert time.perf_counter() - before < 2.0
+    assert time.process_time() - before < 2.0
 
 
 def test_the_version_rises_with_every_change_of_the_rules() -> None:

@@ -64,11 +64,11 @@ BOMB = {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in
     ],
 )  # fmt: skip
 def test_what_cannot_be_checked_is_told_within_bounded_time(schema: dict[str, Any], value: Any, reason: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     found = check(schema, value)
     assert isinstance(found, Uncheckable)
     assert reason in found.reason
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_what_cannot_be_checked_is_told_within_bounded_time(schema: dict[str, An
     ],
 )
 def test_no_value_makes_a_check_take_long(schema: dict[str, Any], value: Any) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     check(schema, value)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_a_part_that_is_secret_makes_the_whole_answer_secret() -> None:

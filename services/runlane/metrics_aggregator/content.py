@@ -1,7 +1,7 @@
 """What a span shows of content, for tenants that want it: read from the view, as people may see it. Off by default.
 
 The opt-in attributes of the GenAI conventions, JSON as text: `gen_ai.input.messages` and `gen_ai.output.messages` of a
-run, the latter of a chat, `gen_ai.tool.call.arguments` and `gen_ai.tool.call.result` of a call. A signal has none of it,
+run, the latter of a chat, `gen_ai.tool.call.arguments` and `gen_ai.tool.call.result` of a call. A signal has none,
 so who may not read the view cannot put it on a span.
 """
 

@@ -35,6 +35,7 @@ OBSERVER = "observer"
 SUBSCRIBER = "subscriber"
 BROKER_MONITOR = "broker_monitor"
 CONTENT_READER = "content_reader"
+BROKER_LOG = "broker_log"
 API = "$JS.API"
 SYSTEM_ACCOUNT = "SYS"
 SERVER_STATES = "$SYS.REQ.SERVER.PING.VARZ"
@@ -63,6 +64,7 @@ def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
         _subscriber(layout),
         _broker_monitor(),
         _content_reader(layout),
+        _broker_log(layout),
     )
 
 
@@ -272,6 +274,16 @@ def _content_reader(layout: Layout) -> BrokerUser:
         description="Reads the view, for spans of tenants that want their content shown.",
         publish=tuple(_read(*_view(layout))),
         subscribe=(_inbox(CONTENT_READER),),
+    )
+
+
+def _broker_log(layout: Layout) -> BrokerUser:
+    return _service(
+        BROKER_LOG,
+        "Beside a broker: says what its log says was refused.",
+        layout,
+        publish=(layout.subjects.intake(PLATFORM, "broker"),),
+        buries=False,
     )
 
 

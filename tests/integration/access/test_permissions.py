@@ -27,7 +27,7 @@ MAY_PUBLISH = {
     "rl.audit.acme.command": {"audit_sink"},
     "rl.intake.acme.edge_gateway": {"edge_gateway"},
     "rl.intake.acme.command_gateway": {"command_gateway"},
-    "rl.intake._platform.broker": {"audit_sink"},
+    "rl.intake._platform.broker": {"audit_sink", "broker_log"},
     "rl.intake.acme.operator": {"operator"},
     "rl.dead.projector.acme": {"projector"},
     "rl.dead.run_supervisor.acme": {"run_supervisor"},

@@ -172,7 +172,9 @@ class RunLog:
         except Exception as exc:  # noqa: BLE001 - a fault of ours must not leave the callers waiting
             _log.error("a commit failed unexpectedly: %s: %s", self.address.run_id, trace_of(exc))
             self._stale = True
-            group.fail(Retryable(f"{self.address.run_id}: {type(exc).__name__}"))
+            fault = Retryable(f"{self.address.run_id}: {type(exc).__name__}")
+            group.fail(fault)
+            self._fail_if_unread(fault)
 
     def _fail_if_unread(self, exc: KernelError) -> None:
         # Without the state nothing can be decided: who waits is told, rather than each trying in turn.
@@ -188,7 +190,12 @@ class RunLog:
             transaction = (again or self._queue).popleft()
             if transaction.written.cancelled():
                 continue
-            if not await self._decide_one(group, transaction):
+            try:
+                fits = await self._decide_one(group, transaction)
+            except BaseException:  # the log could not be read; who is in neither list would wait for ever
+                group.answer_with_the_others(transaction, *again)
+                raise
+            if not fits:
                 self._queue.appendleft(transaction)
                 self._queue.extendleft(reversed(again))
                 return
@@ -360,6 +367,10 @@ class _Group:
             transaction.fail(refusal)
         elif not transaction.written.done():
             transaction.written.set_result(Written((), self._after, self.sequence))
+
+    def answer_with_the_others(self, *transactions: _Transaction) -> None:
+        """Of those that were not decided: they hear what the group hears, which is a failure."""
+        self._members += [(transaction, (), None, self.sequence) for transaction in transactions]
 
     def succeed(self, position: Position) -> None:
         for transaction, facts, refusal, sequence in self._members:

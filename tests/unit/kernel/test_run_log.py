@@ -1,14 +1,17 @@
 """One run opened for writing: group commit, conflicts, refusals, repeats."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from runlane.kernel.clock import new_id, utc_now
 from runlane.kernel.errors import Conflict, Retryable
+from runlane.kernel.event_log import NOTHING, StoredCommit
 from runlane.kernel.memory_event_log import MemoryEventLog
 from runlane.kernel.run_log import RunLog, RunLogs
 from runlane_contracts import events
+from runlane_contracts.cursor import Position
 from runlane_contracts.envelope import Actor, Commit
 from runlane_contracts.lifecycle import FactDraft, Refused, RunLifecycle, draft
 from runlane_contracts.problems import Code
@@ -265,3 +268,35 @@ async def test_a_refusal_that_rests_on_facts_that_were_not_written_is_decided_ag
         return_exceptions=True,
     )
     assert [r.detail for r in results if isinstance(r, Refused)] == ["theirs", "theirs"]
+
+
+class ALogThatIsAway(MemoryEventLog):
+    """Answers no read while `away` says why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: Exception | None = None
+
+    def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
+        return self._unless_away(super().read(run, after=after))
+
+    async def _unless_away(self, commits: AsyncGenerator[StoredCommit, None]) -> AsyncGenerator[StoredCommit, None]:
+        if self.away is not None:
+            raise self.away
+        async for stored in commits:
+            yield stored
+
+
+@pytest.mark.parametrize("away", [Retryable("not connected"), ValueError("a fault of ours")])
+async def test_who_is_being_decided_when_the_log_goes_away_is_told(away: Exception) -> None:
+    """Without `answer_with_the_others`, or `_fail_if_unread` after a fault, some of them wait for ever."""
+    log = ALogThatIsAway()
+    run = await a_leased_run(log)
+    log.away = away
+    nothing = [run.transact(lambda _: [], lease_epoch=0, actor=AGENT) for _ in range(3)]
+    async with asyncio.timeout(20):
+        told = await asyncio.gather(*nothing, return_exceptions=True)
+    assert {type(one) for one in told} == {Retryable}
+    assert run.idle
+    log.away = None
+    assert (await run.append([task(1)], lease_epoch=1, actor=AGENT))[0][1] == 3

@@ -142,17 +142,17 @@ class MemoryCommands:
 
 
 class Shelf:
-    """Everything, over one folder and one pair of logs; `restart` forgets what a process knew."""
+    """Everything, over one folder or bucket and one pair of logs; `restart` forgets what a process knew."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, place: Path | str) -> None:
+        self.place, self.folder = str(place), Path(place)
         self.log, self.view_log = MemoryEventLog(epoch="log"), MemoryEventLog(epoch="view")
         self.fuse = Fuse()
         self.restart()
 
     def restart(self, fuse: Fuse | None = None) -> None:
         self.fuse = fuse or Fuse()
-        self.objects = FusedObjects(Objects.at(str(self.folder))._open_store)
+        self.objects = FusedObjects(Objects.at(self.place)._open_store)
         self.objects.fuse = self.fuse
         self.record = MemoryRecord(self.log, self.fuse)
         self.view = Filter(self.view_log, self.fuse)

@@ -8,6 +8,7 @@ from runlane.edge_gateway.queries import choice, integer, limit_param, query_par
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.type_filter import EVERYTHING, MAX_TYPES, TypeFilterInvalid, type_filter
 from runlane.edge_gateway.view import ViewCommit
+from runlane.edge_gateway.websocket.frames import SubscriptionWire
 from runlane.hosting.http import ProblemError
 from runlane_contracts import events
 from runlane_contracts.codec import encode
@@ -76,6 +77,17 @@ def test_a_frame_is_read_as_it_was_written_whatever_it_holds(value: object) -> N
 def test_line_breaks_between_tokens_do_not_break_a_frame() -> None:
     (got,) = FrameParser().feed(frame("fact", b'{\r\n "a":\n"b\\n"\r}'))
     assert got.data == {"a": "b\n"}
+
+
+def test_no_text_ends_a_line_for_readers_that_know_more_line_ends_than_the_standard() -> None:
+    text = "a\x85b\u2028c\u2029d\x0be\x0cf\x1cg\x1eh é \U0001f389"
+    data = encode({"text": text, text: 1})
+    sent = frame("fact", data, id_="c1.x.y")
+    assert len(sent.decode().splitlines()) == 4
+    (got,) = FrameParser().feed(sent)
+    assert got.data == {"text": text, text: 1}
+    socket = SubscriptionWire(1).frame("fact", data, "c1.x.y").partition(b"{")[2]
+    assert sent.partition(b"data: ")[2].strip() in socket
 
 
 def test_frames_without_data_of_a_run_are_as_the_protocol_writes_them() -> None:

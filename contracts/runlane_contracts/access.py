@@ -34,6 +34,8 @@ OPERATOR = "operator"
 OBSERVER = "observer"
 SUBSCRIBER = "subscriber"
 BROKER_MONITOR = "broker_monitor"
+CONTENT_READER = "content_reader"
+BROKER_LOG = "broker_log"
 API = "$JS.API"
 SYSTEM_ACCOUNT = "SYS"
 SERVER_STATES = "$SYS.REQ.SERVER.PING.VARZ"
@@ -61,6 +63,8 @@ def broker_users(layout: Layout) -> tuple[BrokerUser, ...]:
         _observer(layout),
         _subscriber(layout),
         _broker_monitor(),
+        _content_reader(layout),
+        _broker_log(layout),
     )
 
 
@@ -260,6 +264,26 @@ def _broker_monitor() -> BrokerUser:
         publish=(SERVER_STATES,),
         subscribe=(_inbox(BROKER_MONITOR),),
         account=SYSTEM_ACCOUNT,
+    )
+
+
+def _content_reader(layout: Layout) -> BrokerUser:
+    """Apart from the user who counts, so that without this one's password no span can show content."""
+    return BrokerUser(
+        name=CONTENT_READER,
+        description="Reads the view, for spans of tenants that want their content shown.",
+        publish=tuple(_read(*_view(layout))),
+        subscribe=(_inbox(CONTENT_READER),),
+    )
+
+
+def _broker_log(layout: Layout) -> BrokerUser:
+    return _service(
+        BROKER_LOG,
+        "Beside a broker: says what its log says was refused.",
+        layout,
+        publish=(layout.subjects.intake(PLATFORM, "broker"),),
+        buries=False,
     )
 
 

@@ -293,6 +293,7 @@ _NOTES: dict[str, tuple[type[Struct], str]] = {
     "run/preview_gap": (websocket.PreviewGapNotice, "Previews that were lost."),
     "run/end": (websocket.EndNotice, "The last of a subscription."),
     "auth/expiring": (websocket.Expiring, "Renew the token, or the connection ends."),
+    "message/part": (websocket.Part, "A piece of a message that is larger than the client takes."),
 }
 
 

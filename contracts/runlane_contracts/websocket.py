@@ -21,6 +21,10 @@ MAX_DEPTH = 160
 """How deep a message may nest: a payload's 128 levels, and room for what is around it."""
 
 
+LEAST_MESSAGE_BYTES = 4096
+"""A client that takes less is none."""
+
+
 class CloseCode(IntEnum):
     """Why the server closed."""
 
@@ -67,12 +71,20 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """The most facts of a subscription that are in flight, and what a watch without `credit` gets."""
 
 
-class Initialized(Struct, frozen=True, kw_only=True):
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What was understood of what a client said it can do."""
+
+    max_message_bytes: int
+    """What is larger comes in parts."""
+
+
+class Initialized(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer. `heartbeat_s`: how often the server sends a ping frame; who hears nothing for longer is alone."""
 
     protocol_version: Any
     limits: ConnectionLimits
     heartbeat_s: float
+    capabilities: Capabilities | None = None
 
 
 class Watch(Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -184,6 +196,14 @@ class SyncedNotice(Struct, frozen=True, kw_only=True):
 
     subscription: str
     sequence: int
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """`message/part`: the texts of parts 1 to `parts`, joined, are one message, too large to take at once."""
+
+    part: int
+    parts: int
+    text: str
 
 
 class EndNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,11 +13,13 @@ from pathlib import Path
 from runlane.hosting.nats_server import Cluster, authorization_lines, render_config
 from runlane.hosting.settings import CommonSettings
 from runlane_contracts.access import broker_users
-from runlane_contracts.streams import GIB, Layout
+from runlane_contracts.streams import GIB, MIB, Layout
 
 HERE = Path(__file__).parent
 HEAD = "# Made by render.py; do not edit.\n"
 LISTEN = "0.0.0.0:4222"
+LOG = ('log_file: "/log/server.log"', "logtime_utc: true", f"logfile_size_limit: {32 * MIB}", "logfile_max_num: 3")
+"""Read by `runlane.audit_sink.follow` beside it, which shows it, too."""
 VOLUME_BYTES = 190 * GIB
 """Of the 200 GiB that a node's volume claim asks for: provisioning refuses streams that would not fit."""
 
@@ -31,10 +33,10 @@ def rendered(layout: Layout) -> dict[str, str]:
     )
     node = render_config(
         layout=layout, listen=LISTEN, store_dir="/data", passwords=None, monitor="0.0.0.0:8222", cluster=cluster,
-        max_file_bytes=VOLUME_BYTES, extra=("include users.conf",),
+        max_file_bytes=VOLUME_BYTES, extra=(*LOG, "include users.conf"),
     )  # fmt: skip
     single = render_config(
-        layout=layout, listen=LISTEN, store_dir="/data", passwords=None, extra=("include users.conf",)
+        layout=layout, listen=LISTEN, store_dir="/data", passwords=None, extra=(*LOG, "include users.conf")
     )
     return {
         "nats.conf": f"{HEAD}# One of three nodes; each is given its name with --name.\n{node}",

@@ -16,6 +16,7 @@ import yaml
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
+from runlane.audit_sink.follow_settings import BrokerLogSettings
 from runlane.cli.provision import provision
 from runlane.hosting.api_keys import ApiKeyAuthorizer
 from runlane.hosting.nats_server import find_binary
@@ -146,7 +147,7 @@ def test_every_service_is_deployed_as_the_program_it_is(service: str) -> None:
 
 
 def test_nothing_else_is_deployed() -> None:
-    assert set(compose()) == {*SERVICES, "nats", "postgres", "provision"}
+    assert set(compose()) == {*SERVICES, "nats", "postgres", "provision", "broker_log"}
     assert set(objects("Deployment")) == {service.replace("_", "-") for service in SERVICES}
 
 
@@ -324,6 +325,35 @@ def test_the_broker_configuration_is_not_stale() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("where", ["compose", "k8s"])
+def test_what_the_broker_refuses_reaches_the_audit(where: str, bare_environment: pytest.MonkeyPatch) -> None:
+    """Beside each broker its log is followed, where the broker writes it, by a user who may say that and no more."""
+    if where == "compose":
+        follower, conf, image = compose()["broker_log"], "single.conf", compose()["audit_sink"]["image"]
+        told = {name: str(value) for name, value in follower["environment"].items()}
+        program, mounts = follower["command"], (follower["volumes"], compose()["nats"]["volumes"])
+        assert follower["user"] == "root"  # nobody else may read what the broker's container writes
+        assert all("nats_log:/log" in mounted for mounted in mounts)
+    else:
+        pod = pod_of(objects("StatefulSet")["nats"])["spec"]
+        (follower,) = pod["initContainers"]
+        conf, image, program = "nats.conf", container_of(objects("Deployment")["audit-sink"])["image"], follower["args"]
+        told = environment_of(follower)
+        assert follower["restartPolicy"] == "Always"
+        assert follower["securityContext"] == container_of(objects("StatefulSet")["nats"])["securityContext"]
+        for container in (follower, container_of(objects("StatefulSet")["nats"])):
+            assert {"name": "log", "mountPath": "/log"} in container["volumeMounts"]
+    assert (program, follower["image"]) == (["runlane.audit_sink.follow"], image)
+    assert {name for name in told if name.startswith("RUNLANE_")} <= variables(BrokerLogSettings)
+    for name, value in told.items():
+        bare_environment.setenv(name, value)
+    settings = BrokerLogSettings()
+    assert (settings.common.broker_user("x"), bool(settings.common.broker_password)) == ("broker_log", True)
+    text = (K8S / "nats" / conf).read_text()
+    assert f'log_file: "{settings.path}"' in text
+    assert "logtime_utc: true" in text
 
 
 @pytest.mark.parametrize("name", ["nats.conf", "single.conf"])

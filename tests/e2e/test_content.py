@@ -95,6 +95,17 @@ async def test_a_range_is_that_part(running: Product, asked: str, status: int, p
             assert got.headers["content-range"] == f"bytes {start}-{start + len(part) - 1}/10"
 
 
+async def test_who_has_it_already_is_not_sent_it_again(running: Product) -> None:
+    async with running.client() as wire:
+        ref = await put(wire, b"0123456789")
+        tag = (await wire.http.get(ref["uri"])).headers["etag"]
+        for known in (tag, f"W/{tag}", f'"else", {tag}', "*"):
+            got = await wire.http.get(ref["uri"], headers={"If-None-Match": known, "Range": "bytes=0-3"})
+            assert (got.status_code, got.content, got.headers["etag"]) == (304, b"", tag)
+        other = await wire.http.get(ref["uri"], headers={"If-None-Match": '"else"'})
+        assert (other.status_code, other.content) == (200, b"0123456789")
+
+
 async def test_what_is_anothers_answers_as_what_does_not_exist(running: Product) -> None:
     async with running.client() as wire, running.client("other") as other:
         ref = await put(wire, b"mine")

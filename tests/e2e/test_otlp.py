@@ -11,6 +11,10 @@ from support.product import fact, product
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+SECRET = "sk-proj-" + "Zq3vT8wK1nB6mD4xR9sJ2hF7" * 2
+CONTENT = {
+    "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result",
+}  # fmt: skip
 CLIENT, UNSAMPLED = f"00-{'ab' * 16}-{'cd' * 8}-01", f"00-{'ef' * 16}-{'cd' * 8}-00"
 
 
@@ -22,13 +26,20 @@ async def test_the_spans_of_a_demo_run_arrive_complete_and_in_one_tree(tmp_path:
     async with collector(tmp_path) as taps:
         monkeypatch.setenv("RUNLANE_TELEMETRY_ENDPOINT", taps.url)
         monkeypatch.setenv("RUNLANE_TELEMETRY_INTERVAL_S", "1")
+        monkeypatch.setenv("RUNLANE_METRICS_AGGREGATOR_CONTENT_TENANTS", "other")
         async with product(tmp_path / "state") as up:
             _, out, _ = await up.cli("demo", "--crash", "--json")
             run_id = json.loads(out.splitlines()[-1])["run_id"]
             async with up.client() as wire:
                 view = await wire.view(run_id)
                 await _runs_of_clients(wire)
-            await taps.wait(lambda seen: {"invoke_agent order-desk", "invoke_agent mine"} <= {one.name for one in seen})
+            async with up.client("other") as wire:
+                await _run_that_shows_content(wire)
+            await taps.wait(
+                lambda seen: (
+                    {"invoke_agent order-desk", "invoke_agent mine", "invoke_agent open"} <= {one.name for one in seen}
+                )
+            )
             await taps.wait(lambda _: {"runlane_runs", "runlane_commit_duration_seconds"} <= taps.metrics())
         spans = taps.spans()  # the product has stopped: what waited was sent
         said = taps.text
@@ -55,7 +66,9 @@ async def test_the_spans_of_a_demo_run_arrive_complete_and_in_one_tree(tmp_path:
     assert "Charge" not in said
     assert "receipt for" not in said
     assert "CANARY-7f3a" not in said
+    assert SECRET not in said
     _check_clients(spans)
+    _check_content(spans)
 
 
 def _check_owners(mine) -> None:
@@ -89,6 +102,42 @@ async def _runs_of_clients(wire) -> None:
         run_id = reply.json()["run_id"]
         epoch = await wire.lease(run_id)
         await wire.append(run_id, epoch, fact("run.started"), fact("run.completed"))
+
+
+async def _run_that_shows_content(wire) -> None:
+    """Its tenant wants content on spans; what is masked for people is masked there."""
+    reply = await wire.http.post("/v1/runs", json={"agent": "open", "input": "two plums", "dispatch": "external"})
+    run_id = reply.json()["run_id"]
+    epoch = await wire.lease(run_id)
+    said = {
+        "message_id": "m1",
+        "role": "assistant",
+        "content": f"Plums. {SECRET}",
+        "model": "gpt-5",
+        "provider": "openai",
+    }
+    call = {"tool_call_id": "c1", "name": "weigh", "arguments": {"fruit": "plum", "n": 2}}
+    await wire.append(
+        run_id, epoch, fact("run.started"), fact("message.completed", **said), fact("tool.requested", **call),
+        fact("tool.completed", tool_call_id="c1", result={"grams": 71}), fact("run.completed", output={"plums": 2}),
+    )  # fmt: skip
+
+
+def _check_content(spans) -> None:
+    """Taken out: `wants` in `Contents`, then the runs of the other tenant show theirs, too."""
+    with_content = [one for one in spans if CONTENT & one.attributes.keys()]
+    assert {one.attributes["runlane.tenant_id"] for one in with_content} == {"other"}
+    shown = {one.name: one.attributes for one in with_content}
+    assert set(shown) == {"invoke_agent open", "chat gpt-5", "execute_tool weigh"}
+    asked, told = (json.loads(shown["invoke_agent open"][f"gen_ai.{way}.messages"]) for way in ("input", "output"))
+    assert asked == [{"role": "user", "parts": [{"type": "text", "content": "two plums"}]}]
+    assert told[0]["parts"] == [{"type": "text", "content": '{"plums":2}'}]
+    (said,) = json.loads(shown["chat gpt-5"]["gen_ai.output.messages"])
+    assert (said["role"], said["finish_reason"]) == ("assistant", "stop")
+    assert said["parts"][0]["content"].startswith("Plums. [")
+    call = shown["execute_tool weigh"]
+    assert json.loads(call["gen_ai.tool.call.arguments"]) == {"fruit": "plum", "n": 2}
+    assert json.loads(call["gen_ai.tool.call.result"]) == {"grams": 71}
 
 
 def _check_clients(spans) -> None:

@@ -87,6 +87,7 @@ async def test_p8_no_secret_is_anywhere_but_in_the_restricted_log(
     with Collector().serving() as collector:
         monkeypatch.setenv("RUNLANE_TELEMETRY_ENDPOINT", collector.url)
         monkeypatch.setenv("RUNLANE_TELEMETRY_INTERVAL_S", "1")
+        monkeypatch.setenv("RUNLANE_METRICS_AGGREGATOR_CONTENT_TENANTS", "demo")
         monkeypatch.setenv("RUNLANE_LOG_LEVEL", "DEBUG")
         async with product(tmp_path / "state") as up, up.client() as me, heard(up) as live:
             said: list[tuple[str, bytes]] = []
@@ -95,7 +96,7 @@ async def test_p8_no_secret_is_anywhere_but_in_the_restricted_log(
             said += await shown(up, run_id)
             said += await exported(up, tmp_path / "audit")
             said += [("a NATS subscription", message) for message in live]
-            await eventually(lambda: any(b"resourceSpans" in one or b"runlane" in one for one in collector.bodies))
+            await eventually(lambda: any(b"gen_ai.tool.call.arguments" in one for one in collector.bodies), within_s=30)
             kept = contents_of(up.state_dir)
             await up.cli("erase", run_id, "--reason", "asked for")
         said += [("traces and metrics", body) for body in collector.bodies]

@@ -103,10 +103,8 @@ async def test_a_killed_process_leaves_no_broker_behind_and_can_be_started_again
 async def test_a_folder_in_use_and_a_port_that_is_taken_are_said_by_name(tmp_path: Path) -> None:
     async with product(tmp_path / "state") as up:
         second = await _ends(up.state_dir, "--http", "127.0.0.1:0", "--nats-port", "0")
-        assert second == (
-            1,
-            f"runlane up: {up.state_dir} is in use by process {up.process.pid}; choose another with --state-dir\n",
-        )
+        in_use = f"{up.state_dir} is in use by process {up.process.pid}; choose another with --state-dir"
+        assert second == (1, f"runlane: cannot_start: {in_use}\n")
         port = up.url.rsplit(":", 1)[1]
         code, said = await _ends(tmp_path / "other", "--http", f"127.0.0.1:{port}", "--nats-port", "0")
         assert code == 1

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runlane.adapters.bridge import Bridge
 from runlane.adapters.dialogue import ClaudeDialogue, CodexDialogue, Dialogue
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 Started = Callable[[str], None]
 """Told the run id as soon as the run is durable."""
+
+
+class Recorded(NamedTuple):
+    """A run that was recorded to its end, and the type of its terminal fact."""
+
+    run_id: str
+    ended_as: str | None
+
+    @property
+    def completed(self) -> bool:
+        """Neither failed nor cancelled."""
+        return self.ended_as == "run.completed"
+
 
 PROGRAMS = ("claude", "codex")
 
@@ -46,8 +59,8 @@ class Program:
         return dialogue.command(self.executable or self.kind, (*model, *self.arguments))
 
 
-async def record_program(transport: HttpTransport, program: Program, *, started: Started) -> str:
-    """Run an agent program as one run; the run's id.
+async def record_program(transport: HttpTransport, program: Program, *, started: Started) -> Recorded:
+    """Run an agent program as one run.
 
     Raises:
         NotStarted: the program cannot be started; no run was made.
@@ -59,20 +72,20 @@ async def record_program(transport: HttpTransport, program: Program, *, started:
         started(writer.run_id)
         async with writer, Scribe(RunSink(writer, transport)) as scribe:
             await Bridge(dialogue, process, scribe).run()
-    return writer.run_id
+    return Recorded(writer.run_id, scribe.ended_as)
 
 
 async def record_pydantic_ai(
     transport: HttpTransport, agent: "Agent[None, Any]", prompt: str, *, started: Started
-) -> str:
-    """Run a Pydantic AI agent of this process as one run; the run's id."""
+) -> Recorded:
+    """Run a Pydantic AI agent of this process as one run. What it fails of is the run's failure, and not raised."""
     from runlane.adapters.pydantic_ai_driver import run_agent  # noqa: PLC0415  a second to import
 
     writer = await RunWriter.start(transport, agent=agent.name or "pydantic-ai", input={"prompt": prompt})
     started(writer.run_id)
     async with writer, Scribe(RunSink(writer, transport)) as scribe:
         await run_agent(agent, prompt, scribe)
-    return writer.run_id
+    return Recorded(writer.run_id, scribe.ended_as)
 
 
 async def play_recording(transport: HttpTransport, path: Path, *, started: Started = lambda _: None) -> str:

@@ -61,6 +61,8 @@ class Scribe:
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.cancel_requested = asyncio.Event()
+        self.ended_as: str | None = None
+        """The terminal fact that was said, by its type."""
 
     async def __aenter__(self) -> Self:
         self._following = asyncio.create_task(self._follow())
@@ -107,6 +109,7 @@ class Scribe:
     async def _write(self, pending: list[FactDraft]) -> None:
         if pending:
             await self._sink.append(*pending)
+            self.ended_as = next((one.type for one in pending if one.type in events.TERMINAL_RUN), self.ended_as)
             pending.clear()
 
     async def _follow(self) -> None:

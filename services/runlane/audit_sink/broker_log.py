@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from runlane_contracts.telemetry import LogEvent
 log = logging.getLogger(__name__)
 
 BROKER = "broker"
+Show = Callable[[list[str]], None]
 READ_BYTES = 1024 * 1024
 MAX_DIFFERENT = 256
 """Of one read; who is refused more is counted."""
@@ -99,10 +100,13 @@ def _is_begun_by(place: Place, begin: bytes) -> bool:
 
 
 class BrokerLog:
-    """Follows the log of one broker."""
+    """Follows the log of one broker. `show` is given each line as it is read, also while nothing can be stored."""
 
-    def __init__(self, path: Path, publisher: WindowedPublisher, subjects: Subjects) -> None:
-        self._path, self._publisher = path, publisher
+    def __init__(
+        self, path: Path, publisher: WindowedPublisher, subjects: Subjects, *, show: Show | None = None
+    ) -> None:
+        self._path, self._publisher, self._show = path, publisher, show
+        self._shown: tuple[int, int] = (0, 0)
         self._subject = subjects.intake(PLATFORM, BROKER)
         self._place_path = path.with_name(path.name + ".audited")
         self.noted = 0
@@ -117,6 +121,7 @@ class BrokerLog:
             if read is None:
                 await asyncio.sleep(_EVERY_S)
                 continue
+            self._show_once(read)
             found = list(refusals_of(read.lines))
             if found:
                 self._keep_place(read.begin)
@@ -130,6 +135,12 @@ class BrokerLog:
             self._say("")
             place = read.end
             self._keep_place(place)
+
+    def _show_once(self, read: Read) -> None:
+        """Not again when the same lines are tried again."""
+        if self._show is not None and self._shown != (read.end.inode, read.end.offset):
+            self._show(read.lines)
+            self._shown = (read.end.inode, read.end.offset)
 
     def _say(self, trouble: str) -> None:
         """Once that they wait, and once that they do no longer."""

@@ -1,6 +1,7 @@
 """`runlane audit`: check the record of who did what, look at it, take a sealed copy of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,11 @@ async def show(link: Link, run_id: str | None, nats_url: str | None) -> None:
     from runlane_contracts.codec import decode_audit_record  # noqa: PLC0415
 
     layout = configured_layout()
-    async with link.broker(nats_url) as broker:
-        async for message in _messages(broker, layout, layout.subjects.audit(link.tenant, ">")):
+    async with (
+        link.broker(nats_url) as broker,
+        _messages(broker, layout, layout.subjects.audit(link.tenant, ">")) as messages,
+    ):
+        async for message in messages:
             record = decode_audit_record(message.data)
             if run_id is not None and run_id not in {record.target.run_id, record.target.id}:
                 continue
@@ -88,9 +92,8 @@ async def export(link: Link, place: str, keys: tuple[str, ...], nats_url: str | 
         await _sign_chains(broker, layout)
         exporter = Exporter(Objects.at(place), await _trusted(link, keys, broker, layout))
         try:
-            manifest = await exporter.export(
-                _messages(broker, layout, layout.subjects.all_of("audit")), lambda sha256: _seal(broker, layout, sha256)
-            )
+            async with _messages(broker, layout, layout.subjects.all_of("audit")) as messages:
+                manifest = await exporter.export(messages, lambda sha256: _seal(broker, layout, sha256))
         except ChainFault as exc:
             _show_fault(link, exc)
             return BAD
@@ -119,8 +122,9 @@ async def _verify_stream(link: Link, keys: tuple[str, ...], nats_url: str | None
         subjects = layout.subjects.all_of("audit") if tenant_id is None else layout.subjects.audit(tenant_id, ">")
         async with DirectReader(broker) as reader:
             last_seq = (await reader.stream_state(layout.audit_stream)).last_seq
-        async for message in _messages(broker, layout, subjects):
-            check.take(message)
+        async with _messages(broker, layout, subjects) as messages:
+            async for message in messages:
+                check.take(message)
         check.finish(last_seq)
     _tell(link, chains.records, chain_ranges(chains), {})
     return 0
@@ -133,7 +137,7 @@ async def _verify_export(link: Link, source: str, keys: tuple[str, ...], tenant_
     from runlane.object_store.store import Objects  # noqa: PLC0415
 
     if _is_missing(source):
-        raise Failure(f"not_found: there is no folder {source}")
+        raise Failure("not_found", f"there is no folder {source}")
     checked = await check_export(Objects.at(source), _given(keys) or _own_key(link), tenant_id)
     if not checked.trusted:
         say("the keys are those that the export itself names: give --key to know whose they are")
@@ -182,14 +186,18 @@ def _line(record: "AuditRecord") -> str:
 # --- the broker, the sink, the keys -------------------------------------------------------------------------
 
 
-async def _messages(broker: "Connection", layout: "Layout", subjects: str) -> "AsyncIterator[Kept]":
+@asynccontextmanager
+async def _messages(broker: "Connection", layout: "Layout", subjects: str) -> "AsyncIterator[AsyncIterator[Kept]]":
     from runlane.audit_sink.verify import kept  # noqa: PLC0415
     from runlane.kernel.direct import DirectReader  # noqa: PLC0415
 
-    async with DirectReader(broker) as reader:
+    async def each() -> "AsyncGenerator[Kept, None]":
         async for page in reader.pages(layout.audit_stream, subjects):
             for message in page.messages:
                 yield kept(message.seq, message.subject, message.headers, message.data)
+
+    async with DirectReader(broker) as reader, aclosing(each()) as messages:
+        yield messages
 
 
 async def _sign_chains(broker: "Connection", layout: "Layout") -> None:

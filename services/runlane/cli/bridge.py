@@ -21,9 +21,10 @@ async def bridge(
     link: Link, kind: str, prompt: str | None, program: str | None, model: str | None, cwd: str | None,
     arguments: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Run Claude Code or Codex as one run. ARGUMENTS after `--` go to the program."""
+    """Run Claude Code or Codex as one run. ARGUMENTS after `--` go to the program. 1 unless the run is completed."""
     from runlane.adapters.live import Program, record_program  # noqa: PLC0415
     from runlane.adapters.process import NotStarted  # noqa: PLC0415
+    from runlane.cli.outcomes import require_completed  # noqa: PLC0415
 
     if prompt in {None, "-"}:
         prompt = sys.stdin.read()
@@ -36,10 +37,12 @@ async def bridge(
             emit({"run_id": run_id})
         else:
             click.echo(run_id)
-            say(f"follow it with: runlane watch {run_id}; answer its questions with: runlane approve {run_id}")
+            approve = link.hint(f"approve {run_id}")
+            say(f"follow it with: {link.hint(f'watch {run_id}')}; answer its questions with: {approve}")
 
     async with link.http() as transport:
         try:
-            await record_program(transport, asked, started=started)
+            recorded = await record_program(transport, asked, started=started)
         except NotStarted as exc:
-            raise Failure(str(exc)) from exc
+            raise Failure("not_started", str(exc)) from exc
+    require_completed(link, recorded)

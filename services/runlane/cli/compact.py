@@ -49,7 +49,9 @@ async def compact(
         done = f"{answer['due']} due" if dry_run else f"{answer['compacted']} archived, {failures} failed"
         say(done)
     if failures:
-        raise Failure(f"{failures} runs were not archived; nothing of them was taken out, and they are tried again")
+        raise Failure(
+            "failed", f"{failures} runs were not archived; nothing of them was taken out, and they are tried again"
+        )
     return 0
 
 

@@ -5,7 +5,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from runlane.audit_sink import app as audit_sink
 from runlane.audit_sink.settings import AuditSinkSettings
 from runlane.cli.failures import Failure
 from runlane.cli.key_file import KeyFile
-from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir, option_for
+from runlane.cli.state_dir import ConnectionInfo, Secrets, StateDir, option_for, program
 from runlane.command_gateway import app as command_gateway
 from runlane.command_gateway.settings import CommandGatewaySettings
 from runlane.edge_gateway import app as edge_gateway
@@ -175,16 +174,10 @@ def _tell(url: str, server: EmbeddedServer, secrets: Secrets, options: "Options"
     where = option_for(options.state_dir)
     print(
         f"\nRunlane is up. Open\n\n    {url}/#token={secrets.api_keys['demo']}\n\n"
-        f"or, in another terminal:  {_command()} runs{where}   ·   {_command()} watch latest{where}\n"
+        f"or, in another terminal:  {program()} runs{where}   ·   {program()} watch latest{where}\n"
         f"Its state is in {options.state_dir}; Ctrl-C stops it, and starting it again continues.\n",
         file=sys.stderr, flush=True,
     )  # fmt: skip
-
-
-def _command() -> str:
-    """As a person can type it: `make up` runs what is not on the PATH."""
-    program = sys.argv[0]
-    return "runlane" if shutil.which("runlane") or program.endswith(".py") else program
 
 
 @asynccontextmanager
@@ -208,7 +201,7 @@ async def _demo(options: "Options") -> AsyncIterator[StartDemo]:
 async def _run_demo(url: str, token: str) -> None:
     environment = {**os.environ, "RUNLANE_URL": url, "RUNLANE_TOKEN": token}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "runlane.cli", "demo", env=environment, stdin=asyncio.subprocess.DEVNULL,
+        sys.executable, "-m", "runlane.cli", "demo", "--json", env=environment, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:

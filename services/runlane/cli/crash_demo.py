@@ -5,6 +5,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ WITHIN_S = 60.0
 class CrashDemo:
     """The show: one run, two workers, one kill."""
 
-    def __init__(self, transport: HttpTransport, url: str, token: str, *, as_json: bool) -> None:
+    def __init__(
+        self, transport: HttpTransport, url: str, token: str, *, watch: Callable[[str], str], as_json: bool
+    ) -> None:
         self._transport = transport
         self._environment = {**os.environ, "RUNLANE_URL": url, "RUNLANE_TOKEN": token}
         self._json = as_json
         self._run_id = new_id("run")
+        self._watch = watch(self._run_id)  # what to type to look at it
         self._pool = f"demo-{self._run_id}"
         self._names: dict[str, str] = {}
 
@@ -42,7 +46,7 @@ class CrashDemo:
                 async with asyncio.timeout(WITHIN_S):
                     output = await self._play(book, path)
             except TimeoutError as exc:
-                raise Failure(f"the run did not end within {WITHIN_S:.0f} s: runlane watch {self._run_id}") from exc
+                raise Failure("timeout", f"the run did not end within {WITHIN_S:.0f} s: {self._watch}") from exc
             self._sum_up(book, output)
 
     async def _play(self, book: Book, path: Path) -> Any:
@@ -88,9 +92,9 @@ class CrashDemo:
     async def _until_charged(book: Book, worker: asyncio.subprocess.Process, following: "asyncio.Future[Any]") -> None:
         while not any(entry["did"] == FATAL_CALL for entry in book.entries()):
             if following.done():
-                raise Failure(f"the run ended before it came to the crash: {following.result()}")
+                raise Failure("failed", f"the run ended before it came to the crash: {following.result()}")
             if worker.returncode is not None:
-                raise Failure("the first worker ended by itself")
+                raise Failure("failed", "the first worker ended by itself")
             await asyncio.sleep(0.02)
 
     async def _follow(self) -> Any:
@@ -114,7 +118,7 @@ class CrashDemo:
         )
         outcome = await actions.settled(outcome)
         if not isinstance(outcome, Applied):
-            raise Failure(f"the approval was not taken: {outcome}")
+            raise Failure("failed", f"the approval was not taken: {outcome}")
 
     def _words(self, type_: str, payload: dict[str, Any]) -> str | None:
         name = self._call_name(payload)
@@ -154,11 +158,11 @@ class CrashDemo:
             self._tell(f"  {entry['did']:<14} operation …{entry['operation_id'][-6:]}  by {by}", executed=entry)
         wrong = sorted(did for did in ("reserve_stock", FATAL_CALL, "send_receipt") if times[did] != 1)
         if wrong or not isinstance(output, dict) or not output.get("charged"):
-            raise Failure(f"not everything happened once: {dict(times)}")
+            raise Failure("failed", f"not everything happened once: {dict(times)}")
         if not self._json:
             click.echo()
         self._tell(
-            f"Each once. One worker died in the middle, and nobody was charged twice: runlane watch {self._run_id}",
+            f"Each once. One worker died in the middle, and nobody was charged twice: {self._watch}",
             run_id=self._run_id, each_once=True,
         )  # fmt: skip
 

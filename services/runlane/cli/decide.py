@@ -32,11 +32,11 @@ def _as(link: Link, as_token: str | None) -> Link:
 @linked
 async def approve(
     link: Link, run: str, approval_id: str | None, data: str | None, reason: str | None, as_token: str | None
-) -> int:
+) -> None:
     """Say yes. APPROVAL_ID may be left out when the run asks one thing only."""
     edited = None if data is None else _json(data)
     decision = "approved" if data is None else "modified"
-    return await _resolve(_as(link, as_token), run, approval_id, decision, edited, reason)
+    await _resolve(_as(link, as_token), run, approval_id, decision, edited, reason)
 
 
 @click.command()
@@ -45,16 +45,16 @@ async def approve(
 @click.option("--reason", help="Why; it is recorded.")
 @AS_OPTION
 @linked
-async def reject(link: Link, run: str, approval_id: str | None, reason: str | None, as_token: str | None) -> int:
+async def reject(link: Link, run: str, approval_id: str | None, reason: str | None, as_token: str | None) -> None:
     """Say no. APPROVAL_ID may be left out when the run asks one thing only."""
-    return await _resolve(_as(link, as_token), run, approval_id, "rejected", None, reason)
+    await _resolve(_as(link, as_token), run, approval_id, "rejected", None, reason)
 
 
-async def _resolve(link: Link, run: str, approval_id: str | None, decision: str, data: Any, reason: str | None) -> int:
+async def _resolve(link: Link, run: str, approval_id: str | None, decision: str, data: Any, reason: str | None) -> None:
     async with link.http() as transport:
         run_id = await resolve_run(transport, run)
         asked = await _asked(transport, run_id, approval_id)
-        if not link.json:
+        if not link.json and "description" in asked:
             say(f"{run_id} asks: {printable(str(asked.get('description', '')))}")
             if asked.get("data") is not None:
                 say(f"  with {short(asked['data'], 300)}")
@@ -64,7 +64,7 @@ async def _resolve(link: Link, run: str, approval_id: str | None, decision: str,
             expected_version=asked.get("version"), action_digest=asked.get("action_digest") or None,
         )  # fmt: skip
         outcome = await actions.settled(outcome)
-    return report(link, outcome, f"{asked['id']} {decision}")
+    report(link, outcome, f"{asked['id']} {decision}")
 
 
 async def _asked(transport: HttpTransport, run_id: str, approval_id: str | None) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def _asked(transport: HttpTransport, run_id: str, approval_id: str | None)
     if len(waiting) == 1:
         return waiting[0]
     if not waiting:
-        raise Failure(f"approval_not_found: {run_id} asks for nothing now")
+        raise Failure("approval_not_found", f"{run_id} asks for nothing now")
     asked = "\n".join(f"  {one['id']}  {short(one.get('description', ''))}" for one in waiting)
     raise click.UsageError(f"{run_id} asks for {len(waiting)} approvals; say which:\n{asked}")
 

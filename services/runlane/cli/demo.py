@@ -17,19 +17,22 @@ async def demo(link: Link, times: int, fast: bool, crash: bool) -> None:  # noqa
         from runlane.cli.crash_demo import CrashDemo  # noqa: PLC0415
 
         async with link.http() as transport:
-            await CrashDemo(transport, *link.address(), as_json=link.json).show()
+            await CrashDemo(
+                transport, *link.address(), watch=lambda run_id: link.hint(f"watch {run_id}"), as_json=link.json
+            ).show()
         return
     from runlane.adapters.demo_agent import PROMPT, Pace, demo_agent  # noqa: PLC0415 - a second to import
     from runlane.adapters.live import record_pydantic_ai  # noqa: PLC0415
+    from runlane.cli.outcomes import require_completed  # noqa: PLC0415
 
     def started(run_id: str) -> None:
         if link.json:
             emit({"run_id": run_id})
         else:
             click.echo(run_id)
-            say(f"follow it with: runlane watch {run_id}")
+            say(f"follow it with: {link.hint(f'watch {run_id}')}")
 
     async with link.http() as transport:
         for _ in range(times):
             agent = demo_agent(Pace(word_s=0.0, tool_s=0.0) if fast else None)
-            await record_pydantic_ai(transport, agent, PROMPT, started=started)
+            require_completed(link, await record_pydantic_ai(transport, agent, PROMPT, started=started))

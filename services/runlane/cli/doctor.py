@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import click
@@ -47,25 +48,28 @@ class Finding:
 async def doctor(link: Link, nats_url: str | None) -> int:
     """Look at the broker, streams, consumers, services, HTTP and the disk. Changes nothing. 1 when something fails."""
     findings: list[Finding] = []
-    async for finding in _look(link, nats_url):
-        findings.append(finding)
-        _show(link, finding)
+    async with aclosing(_look(link, nats_url)) as looked:
+        async for finding in looked:
+            findings.append(finding)
+            _show(link, finding)
     if any(one.check == "broker" and one.verdict == "fail" for one in findings):
         return UNREACHABLE
     return REFUSED if any(one.verdict == "fail" for one in findings) else 0
 
 
 def _show(link: Link, finding: Finding) -> None:
+    if finding.verdict == "ok":
+        finding = replace(finding, advice="")
     if link.json:
         emit(finding)
         return
     mark = click.style(f"{finding.verdict:<5}", fg=_STYLE[finding.verdict])
     click.echo(f"{mark} {finding.check:<28} {finding.detail}")
-    if finding.advice and finding.verdict != "ok":
+    if finding.advice:
         click.echo(f"{'':5} {'':28} → {finding.advice}")
 
 
-async def _look(link: Link, nats_url: str | None) -> AsyncIterator[Finding]:
+async def _look(link: Link, nats_url: str | None) -> AsyncGenerator[Finding, None]:
     layout = configured_layout()
     yield await _http(link)
     try:

@@ -38,9 +38,9 @@ class KeyFile:
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=Records)
         except FileNotFoundError as exc:
-            raise Failure(f"no_key_file: {self.path} is not there; `runlane up` makes it") from exc
+            raise Failure("no_key_file", f"{self.path} is not there; `runlane up` makes it") from exc
         except (OSError, msgspec.MsgspecError) as exc:
-            raise Failure(f"key_file_unreadable: {self.path}: {exc}") from exc
+            raise Failure("key_file_unreadable", f"{self.path}: {exc}") from exc
 
     def begin_with(self, tokens: Iterable[tuple[str, str]]) -> None:
         """Of a new folder: the keys, in clear, of each tenant, with every right. What is there stays as it is."""
@@ -61,9 +61,9 @@ class KeyFile:
             hashed = key_hash(named)
             found = [one for one in records if one.sha256 == hashed or (named and one.sha256.startswith(named))]
             if not found:
-                raise Failure("key_not_found: no key has this id; `runlane keys list` shows them")
+                raise Failure("key_not_found", "no key has this id; `runlane keys list` shows them")
             if len(found) > 1:
-                raise Failure(f"ambiguous_key: {len(found)} keys have an id that begins so")
+                raise Failure("ambiguous_key", f"{len(found)} keys have an id that begins so")
             records.remove(found[0])
         return found
 
@@ -89,7 +89,7 @@ class KeyFile:
         try:
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
-            raise Failure(f"key_file_unwritable: {self.path}: {exc.strerror or exc}") from exc
+            raise Failure("key_file_unwritable", f"{self.path}: {exc.strerror or exc}") from exc
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

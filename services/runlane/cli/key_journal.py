@@ -50,7 +50,7 @@ class KeyJournal:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as exc:
-            raise Failure(f"key_journal_unreadable: {self.path}: {exc}") from exc
+            raise Failure("key_journal_unreadable", f"{self.path}: {exc}") from exc
 
     def keep(self, changes: Iterable[Change]) -> None:
         """Exactly these, from now on."""

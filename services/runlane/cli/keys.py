@@ -132,7 +132,7 @@ def _broker_of(link: "Link", path: Path | None, nats_url: str | None) -> str:
     if path is None:
         return link.info().operator_nats_url
     if nats_url is None:
-        raise Failure("no --nats-url says where it is")
+        raise Failure("no_broker", "no --nats-url says where it is")
     return nats_url
 
 

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from runlane.cli.failures import failure_of
+from runlane.cli.failures import INTERRUPTED, NOBODY_READS, ForPrograms, failure_of, let_go_of_stdout, nobody_reads
 
-INTERRUPTED = 130
-"""What a shell expects of a program that Ctrl-C ended."""
+_AS_JSON = "runlane.cli.as_json"
 
 
 class Verb(NamedTuple):
@@ -52,16 +51,26 @@ class LazyGroup(click.Group):
                     [(v.name.ljust(width), v.summary) for v in self._verbs.values() if v.heading == heading]
                 )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Whether the verb is asked for JSON has to be known before its own words are: they may be what is wrong."""
+        ctx.meta[_AS_JSON] = "--json" in (args[: args.index("--")] if "--" in args else args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; a named failure becomes its exit code and one line on stderr."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+        except click.ClickException as exc:
+            raise (ForPrograms(exc) if ctx.meta[_AS_JSON] else exc) from exc.__cause__
         except Exception as exc:
+            let_go_of_stdout()
+            if nobody_reads(exc):
+                raise click.exceptions.Exit(NOBODY_READS) from None
             failure = failure_of(exc)
             if failure is None:
                 raise
-            raise failure from exc
+            raise (ForPrograms(failure) if ctx.meta[_AS_JSON] else failure) from exc

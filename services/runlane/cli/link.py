@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from runlane.cli.failures import Failure, nothing_runs
+from runlane.cli.output import printable
+from runlane_contracts.ids import is_id
 
 if TYPE_CHECKING:
     from runlane.cli.state_dir import ConnectionInfo
@@ -62,12 +64,18 @@ class Link:
                 raise
             raise nothing_runs(url) from exc
 
+    def hint(self, words: str) -> str:
+        """What to type to call another verb of the same Runlane."""
+        from runlane.cli.state_dir import option_for, program  # noqa: PLC0415
+
+        return f"{program()} {words}{option_for(self.state_dir) if self.url is None else ''}"
+
     def address(self) -> tuple[str, str]:
         """Where it serves, and as whom to ask."""
         if self.token is not None and not _TOKEN.fullmatch(self.token):
             raise click.UsageError("the token holds characters that no token has (--token, RUNLANE_TOKEN)")
         if self.url is not None:
-            if not self.url.startswith(("http://", "https://")):
+            if not _is_http(self.url):
                 raise click.UsageError(f"not an http address: {self.url!r} (--url, RUNLANE_URL)")
             return self.url, self.token or ""
         info = self.info()
@@ -77,7 +85,7 @@ class Link:
         """That of the tenant."""
         token = info.tokens.get(self.tenant)
         if token is None:
-            raise Failure(f"no token for tenant {self.tenant!r} in {self.state_dir}")
+            raise Failure("tenant_not_found", f"{self.state_dir} has no token of tenant {self.tenant!r}")
         return token
 
     @asynccontextmanager
@@ -86,6 +94,8 @@ class Link:
         from runlane.kernel.connection import connect  # noqa: PLC0415
 
         url = nats_url or self.info().operator_nats_url
+        if nats_url is not None and not all(_is_address(one) for one in nats_url.split(",")):
+            raise click.UsageError(f"not the address of a broker: {nats_url!r} (--nats-url, RUNLANE_NATS_URL)")
         user, password = _credentials(url)
         connection = await connect(
             url=url,
@@ -99,6 +109,21 @@ class Link:
             yield connection
         finally:
             await connection.close()
+
+
+def _is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://")) and _is_address(url)
+
+
+def _is_address(url: str) -> bool:
+    """Whether it names a host, and a port that can be one; a broker may stand without its scheme."""
+    from urllib.parse import urlsplit  # noqa: PLC0415
+
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _credentials(url: str) -> tuple[str | None, str | None]:
@@ -156,10 +181,12 @@ def _run(work: Awaitable[T]) -> T:
 
 
 async def resolve_run(transport: "HttpTransport", run: str) -> str:
-    """A run id; `latest` is the newest run."""
+    """A run id; `latest` is the newest run. Raises Failure."""
     if run != "latest":
+        if not is_id(run):
+            raise Failure("run_not_found", f"{printable(run)!r} is no run id")
         return run
     listed = await transport.get_json("/v1/runs", {"limit": 1})
     if not listed["runs"]:
-        raise Failure("run_not_found: there is no run yet")
+        raise Failure("run_not_found", "there is no run yet")
     return str(listed["runs"][0]["run_id"])

@@ -44,7 +44,8 @@ def runlane() -> None:
     """The durable event backbone for fleets of AI agents.
 
     Verbs find a running `runlane up` by its state directory; RUNLANE_URL and RUNLANE_TOKEN point them elsewhere.
-    With --json a verb prints one JSON object a line on stdout, and everything else on stderr.
+    With --json a verb prints one JSON object a line on stdout, and everything else on stderr: a failure as one
+    object, {"code", "detail", "retryable", "exit_code"}, in its last line.
 
     Exit codes: 0 done, 1 refused or failed with a named code, 2 usage, 3 unreachable.
     """

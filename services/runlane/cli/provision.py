@@ -39,6 +39,9 @@ async def provision(
     What could only be mended by losing data or a position is refused and named.
     """
     layout = configured_layout()
+    for pool in pools:
+        if not is_id(pool):
+            raise click.BadParameter(f"{pool!r} is no pool: letters, digits, _ and -, at most 64", param_hint="--pool")
     made_for = [(link.tenant, pool) for pool in pools]
     more = [_subscriber(layout, text) for text in subscribers]
     async with link.broker(nats_url) as broker:

@@ -41,4 +41,4 @@ async def re_execute(
         emit(started)
         return
     click.echo(started.run_id)
-    say(f"follow it with: runlane watch {started.run_id}")
+    say(f"follow it with: {link.hint(f'watch {started.run_id}')}")

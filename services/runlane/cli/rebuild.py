@@ -3,10 +3,10 @@
 import click
 
 from runlane.cli.control import ask
-from runlane.cli.failures import REFUSED
+from runlane.cli.failures import Failure
 from runlane.cli.layout import configured_layout
 from runlane.cli.link import Link, linked
-from runlane.cli.output import emit, say
+from runlane.cli.output import emit
 
 
 @click.command()
@@ -23,7 +23,7 @@ async def rebuild(
     timeout_s: float,
     force: bool,  # noqa: FBT001 - a flag
     back: bool,  # noqa: FBT001 - a flag
-) -> int:
+) -> None:
     """Fold everything again beside what is live, compare the two, then switch. Readers notice nothing.
 
     Where they differ it is not switched, and the exit code is 1: look at the report, then --force it or mend the fold.
@@ -45,7 +45,5 @@ async def rebuild(
     else:
         for name, value in report.items():
             click.echo(f"{name}: {value}")
-    if report["switched"]:
-        return 0
-    say(f"runlane: invalid_state: not switched: {report.get('reason', '')}")
-    return REFUSED
+    if not report["switched"]:
+        raise Failure("invalid_state", f"not switched: {report.get('reason', '')}")

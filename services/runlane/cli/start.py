@@ -48,7 +48,7 @@ async def start(
         emit(started)
         return
     click.echo(started.run_id)
-    say(f"follow it with: runlane watch {started.run_id}")
+    say(f"follow it with: {link.hint(f'watch {started.run_id}')}")
 
 
 def _input(text: str | None) -> Any:
@@ -59,8 +59,9 @@ def _input(text: str | None) -> Any:
     elif text.startswith("@"):
         try:
             text = Path(text[1:]).read_text(encoding="utf-8")
-        except OSError as exc:
-            raise click.BadParameter(f"cannot read {text[1:]}: {exc.strerror}", param_hint="--input") from exc
+        except (OSError, UnicodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+            raise click.BadParameter(f"cannot read {text[1:]}: {why}", param_hint="--input") from exc
     try:
         return decode_json(text)
     except msgspec.DecodeError:

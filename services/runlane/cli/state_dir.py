@@ -14,6 +14,8 @@ import fcntl
 import os
 import secrets
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +31,12 @@ TENANTS = ("demo", "other")
 def option_for(state_dir: Path) -> str:
     """What a verb is told in a shell to find a state directory: nothing when it is the usual one."""
     return "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(str(state_dir))}"
+
+
+def program() -> str:
+    """How a person called us, as it can be typed again: `make up` runs what is not on the PATH."""
+    called = sys.argv[0]
+    return "runlane" if shutil.which("runlane") or Path(called).name != "runlane" else called
 
 
 class StateDirInUse(Exception):

@@ -15,46 +15,46 @@ from runlane_contracts.codec import decode_json
 @click.argument("run")
 @click.option("--reason", help="Why; it is recorded.")
 @linked
-async def cancel(link: Link, run: str, reason: str | None) -> int:
+async def cancel(link: Link, run: str, reason: str | None) -> None:
     """End RUN at its next safe point; without an owner it ends at once."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.cancel(reason))
-    return report(link, outcome, f"{actions.run_id} is asked to end")
+    report(link, outcome, f"{actions.run_id} is asked to end")
 
 
 @click.command()
 @click.argument("run")
 @linked
-async def pause(link: Link, run: str) -> int:
+async def pause(link: Link, run: str) -> None:
     """Stop RUN at its next safe point, to go on later."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.pause())
-    return report(link, outcome, f"{actions.run_id} is asked to pause")
+    report(link, outcome, f"{actions.run_id} is asked to pause")
 
 
 @click.command()
 @click.argument("run")
 @linked
-async def resume(link: Link, run: str) -> int:
+async def resume(link: Link, run: str) -> None:
     """Let RUN go on."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.resume())
-    return report(link, outcome, f"{actions.run_id} goes on")
+    report(link, outcome, f"{actions.run_id} goes on")
 
 
 @click.command()
 @click.argument("run")
 @click.argument("tool_call_id")
 @linked
-async def retry(link: Link, run: str, tool_call_id: str) -> int:
+async def retry(link: Link, run: str, tool_call_id: str) -> None:
     """Try the failed call TOOL_CALL_ID of RUN again, as a new call."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.retry_tool(tool_call_id))
-    return report(link, outcome, f"{tool_call_id} is to be tried again")
+    report(link, outcome, f"{tool_call_id} is to be tried again")
 
 
 @click.command()
@@ -71,7 +71,7 @@ async def reconcile(
     executed: bool | None,  # noqa: FBT001 - a flag of the command line
     note: str,
     result: str | None,
-) -> int:
+) -> None:
     """Say what became of TOOL_CALL_ID of RUN, whose worker was lost before it could."""
     if executed is None:  # never guess: what "did not happen" may be done again
         raise click.UsageError("say --executed or --not-executed")
@@ -79,7 +79,7 @@ async def reconcile(
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.reconcile_tool(tool_call_id, found, note, result=_json(result)))
-    return report(link, outcome, f"{tool_call_id} was {found.replace('_', ' ')}")
+    report(link, outcome, f"{tool_call_id} was {found.replace('_', ' ')}")
 
 
 def _json(text: str | None) -> Any:
@@ -93,9 +93,9 @@ def _json(text: str | None) -> Any:
 @click.argument("run")
 @click.argument("text")
 @linked
-async def send(link: Link, run: str, text: str) -> int:
+async def send(link: Link, run: str, text: str) -> None:
     """Say TEXT to RUN; it hears it at its next safe boundary."""
     async with link.http() as transport:
         actions = RunActions(transport, await resolve_run(transport, run))
         outcome = await actions.settled(await actions.send(text))
-    return report(link, outcome, "sent")
+    report(link, outcome, "sent")

@@ -6,13 +6,13 @@ would run apart. One port serves both gateways: the edge gateway answers readers
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from runlane.cli.failures import Failure
 from runlane.cli.state_dir import DEFAULT, StateDir, StateDirBroken, StateDirInUse
 from runlane_contracts.access import broker_users
 from runlane_contracts.streams import Layout
@@ -48,9 +48,9 @@ def up(state_dir: Path, http: str, nats_port: int, demo: bool, as_json: bool) ->
         with StateDir(state_dir) as state:
             _run(options, state)
     except (StateDirInUse, StateDirBroken) as exc:
-        _fail(str(exc))
+        raise _cannot_start(str(exc)) from exc
     except OSError as exc:
-        _fail(f"{state_dir}: {exc.strerror or exc}")
+        raise _cannot_start(f"{state_dir}: {exc.strerror or exc}") from exc
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -85,11 +85,11 @@ async def _serve(options: Options, state: StateDir) -> None:
     try:
         await starting
     except NatsServerError as exc:
-        _fail(str(exc))
+        raise _cannot_start(str(exc)) from exc
     try:
         await run_all(server, secrets, state, options)
     except OSError as exc:
-        _fail(str(exc.strerror or exc))
+        raise _cannot_start(str(exc.strerror or exc)) from exc
     finally:
         await server.stop()
 
@@ -100,6 +100,5 @@ def _import_composition() -> "Callable[..., Awaitable[None]]":
     return run_all
 
 
-def _fail(text: str) -> None:
-    print(f"runlane up: {text}", file=sys.stderr)
-    sys.exit(1)
+def _cannot_start(why: str) -> Failure:
+    return Failure("cannot_start", why)

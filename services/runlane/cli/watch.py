@@ -23,7 +23,7 @@ from runlane_contracts.previews import Preview, PreviewGap
 from runlane_contracts.reducer import SequenceGap
 from runlane_contracts.resume import End, Hello, Outcome, SnapshotFrame, Synced
 
-_LEFT = "left; the run goes on. Come back with: runlane watch {}"
+_LEFT = "left; the run goes on. Come back with: {}"
 
 
 @click.command()
@@ -54,10 +54,10 @@ async def watch(link: Link, run: str, cursor: str | None, from_: Any, previews: 
             async with view, reader:
                 await _until_left(_follow(transport, reader, view), view)
         except asyncio.CancelledError:
-            say(_LEFT.format(run_id))
+            say(_LEFT.format(link.hint(f"watch {run_id}")))
             raise
     if view.state is not None and not view.state.is_terminal:
-        say(_LEFT.format(run_id))
+        say(_LEFT.format(link.hint(f"watch {run_id}")))
     return 0
 
 
@@ -197,4 +197,4 @@ def _apply(state: RunState, item: Item) -> str | None:
     except SequenceGap as gap:
         raise ContractViolation(str(gap)) from gap
     except ContractViolation as exc:
-        raise Failure(f"{exc}; update runlane") from exc
+        raise Failure(exc.code, f"{exc}; update runlane") from exc

@@ -258,9 +258,10 @@ class WatchEndpoint:
         """One watch, or what is wrong with it."""
         connection = HTTPConnection(scope)
         principal = await require(connection, self._authorizer, Right.VIEW)
-        request = watch_request(scope["query_string"], scope["headers"])
         run = RunAddress(principal.tenant_id, scope["path"].removeprefix("/v1/runs/").removesuffix("/watch"))
         del connection
+        async with self._presence.judging(run):
+            request = watch_request(scope["query_string"], scope["headers"])
 
         async with self._presence.hub(run, min_sequence=request.min_sequence) as hub:
             await self._watches.serve(

@@ -74,20 +74,25 @@ async def open_connection(
 ) -> "Connection":  # fmt: skip
     """Begin a streamed response. `wake` is called when there is room again, or the client is gone."""
     protocol = (scope.get("extensions") or {}).get(EXTENSION)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if isinstance(protocol, TransportProtocol) and protocol.cycle.chunked_encoding:
-        protocol.bound_buffers(high=lanes.previews, low=lanes.low, kernel=lanes.kernel)
-        return TransportConnection(protocol, send, wake)
-    return AsgiConnection(receive, send, wake, stall_s)
+    start = {"type": "http.response.start", "status": 200, "headers": headers}
+    if not isinstance(protocol, TransportProtocol):
+        await send(start)
+        return AsgiConnection(receive, send, wake, stall_s)
+    if scope["http_version"] == "1.0":
+        protocol.unframed()
+    await send(start)
+    protocol.bound_buffers(high=lanes.previews, low=lanes.low, kernel=lanes.kernel)
+    return TransportConnection(protocol, send, wake)
 
 
 class TransportConnection:
     """Writes to the transport of a `TransportProtocol`."""
 
-    __slots__ = ("_protocol", "_send", "_transport")
+    __slots__ = ("_is_chunked", "_protocol", "_send", "_transport")
 
     def __init__(self, protocol: TransportProtocol, send: Send, wake: Callable[[], None]) -> None:
         self._protocol = protocol
+        self._is_chunked = bool(protocol.cycle.chunked_encoding)
         self._transport = protocol.transport
         self._send = send
         protocol.listener = wake
@@ -114,13 +119,13 @@ class TransportConnection:
 
     def write_now(self, chunk: Chunk) -> None:
         """See `Connection.write_now`."""
-        self._transport.write(chunk.framed)
+        self._transport.write(self._bytes(chunk))
 
     async def write(self, chunk: Chunk) -> None:
         """See `Connection.write`."""
         if self.lost:
             raise ConnectionLost
-        self._transport.write(chunk.framed)
+        self._transport.write(self._bytes(chunk))
 
     async def finish(self) -> None:
         """See `Connection.finish`."""
@@ -130,7 +135,7 @@ class TransportConnection:
     async def part(self, chunk: Chunk | None, *, within_s: float) -> None:
         """See `Connection.part`."""
         if chunk is not None and not self.lost:
-            self._transport.write(chunk.framed + b"0\r\n\r\n")
+            self._transport.write(self._bytes(chunk) + (b"0\r\n\r\n" if self._is_chunked else b""))
             self._transport.close()  # after what is buffered, if the client ever takes it
         else:
             self._transport.abort()
@@ -140,6 +145,9 @@ class TransportConnection:
         except TimeoutError:
             self._transport.abort()
             await self._closed()
+
+    def _bytes(self, chunk: Chunk) -> bytes:
+        return chunk.framed if self._is_chunked else chunk.data
 
     async def _closed(self) -> None:
         # The server takes a response that is neither complete nor disconnected for a fault of ours.

@@ -63,6 +63,8 @@ class ContentReads:
             "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:",
             "Runlane-Content": "as_it_is" if raw else meta.shown,
         }
+        if _is_known(request, sha256):
+            return Response(status_code=304, headers={**_HEADERS, "ETag": headers["ETag"]})
         wanted = _range(request, size, sha256)
         if wanted is None:
             headers["Content-Length"] = str(size)
@@ -80,6 +82,12 @@ class _Stream(StreamingResponse):
 
     def __init__(self, body: AsyncIterator[bytes], status: int, headers: dict[str, str]) -> None:
         super().__init__(body, status, headers)
+
+
+def _is_known(request: Request, sha256: str) -> bool:
+    """Whether the client has it already, by `If-None-Match`."""
+    known = request.headers.get("if-none-match", "")
+    return known.strip() == "*" or f'"{sha256}"' in known
 
 
 def _range(request: Request, size: int, sha256: str) -> tuple[int, int] | None:

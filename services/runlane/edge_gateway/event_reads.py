@@ -91,7 +91,8 @@ class EventReads:
         """One page; with `wait_s`, once there is something after the cursor."""
         principal = await require(request, self._authorizer, Right.VIEW)
         run = RunAddress(principal.tenant_id, request.path_params["run_id"])
-        asked = self._asked(run, query_params(request.scope["query_string"]))
+        async with self._presence.judging(run):
+            asked = self._asked(run, query_params(request.scope["query_string"]))
         if asked.wait_s is None:
             body = await self._page_now(asked)
         else:

@@ -14,6 +14,7 @@ from runlane_contracts.cursor import CursorKeys, Position, Scope
 from runlane_contracts.subjects import RunAddress
 
 HEARTBEAT = b":\n\n"
+_LINE_ENDS = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
 
 
 class Wire(Protocol):
@@ -43,12 +44,25 @@ SSE = Sse()
 
 
 def frame(event: str, data: bytes, *, id_: str | None = None) -> bytes:
-    """One SSE frame. Line breaks can only be white space between JSON tokens; they would end the `data` line."""
-    if b"\n" in data or b"\r" in data:
-        data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+    """One SSE frame, its data in one line."""
+    data = one_line(data)
     if id_ is None:
         return b"event: %b\ndata: %b\n\n" % (event.encode(), data)
     return b"event: %b\nid: %b\ndata: %b\n\n" % (event.encode(), id_.encode(), data)
+
+
+def one_line(data: bytes) -> bytes:
+    """The same JSON without anything that a reader may take for the end of a line.
+
+    Line breaks can only be white space between tokens. What Unicode calls a line end can only be part of a text; the
+    standard of server-sent events lets it pass, but readers that split text by lines (httpx's, Java's) end there.
+    """
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+    if not data.isascii():
+        for raw, escaped in _LINE_ENDS:
+            data = data.replace(raw, escaped)
+    return data
 
 
 def struct_frame(event: str, data: Struct) -> bytes:

@@ -144,7 +144,7 @@ _WAIT_S = _query(
     "Answer once there is something after the cursor, or after so many seconds (at most 30) with none and the same "
     "cursor. `ended`: the run is over, nothing will follow.",
 )  # fmt: skip
-_TYPES_FILTER = _query("types", _TEXT, "Comma separated `family.verb` or `family.*`. A cursor is bound to its filter.")
+_TYPES_FILTER = _query("types", _TEXT, "Comma separated `family.verb` or `family`. A cursor is bound to its filter.")
 _LAST = _query("last", {"type": "integer", "minimum": 1}, "From so many facts before the end, where an item begins.")
 _CURSOR_PARAM = _query("cursor", _CURSOR, "Continue after it.")
 _IDEMPOTENCY = _header("Idempotency-Key", "The client's name for this one intent.")

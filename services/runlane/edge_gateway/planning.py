@@ -55,7 +55,9 @@ class Planner:
         asked = Asked(cursor, request.start, request.sticky)
         previews = await stack.enter_async_context(hub.with_previews()) if request.previews else None
         decision, history, first_page = await self._decide(hub, asked)
-        if isinstance(decision, AlreadyEnded | AheadOfView) or await self._nothing_left(hub, asked, decision, encoder):
+        if isinstance(decision, AlreadyEnded | AheadOfView):
+            return None
+        if request.cursor is not None and await self._nothing_left(hub, decision, encoder):
             return None
         snapshot = await self._snapshot(hub) if isinstance(decision, Snapshot | ResetRequired) else None
         if isinstance(decision, ResetRequired):
@@ -91,8 +93,8 @@ class Planner:
                 hub.report(hole)
             return decide(asked, hub.standing(hole), settled=True), None, ()
 
-    async def _nothing_left(self, hub: RunHub, asked: Asked, decision: Decision, encoder: FactFrames) -> bool:
-        if asked.cursor is None or not isinstance(decision, RunTerminal) or not encoder.types.types:
+    async def _nothing_left(self, hub: RunHub, decision: Decision, encoder: FactFrames) -> bool:
+        if not isinstance(decision, RunTerminal) or not encoder.types.types:
             return False
         return not await _any_matches(self._hubs, hub, decision.after, encoder.types)
 

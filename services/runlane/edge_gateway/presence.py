@@ -56,6 +56,19 @@ class Presence:
             return hub.head
 
     @asynccontextmanager
+    async def judging(self, run: RunAddress) -> AsyncIterator[None]:
+        """While it is judged what a request says: of a run that does not exist nothing is wrong but that.
+
+        Raises:
+            ProblemError: `run_not_found` or `not_yet_visible` instead of what was raised within.
+        """
+        try:
+            yield
+        except ProblemError:
+            await self.head(run)
+            raise
+
+    @asynccontextmanager
     async def hub(self, run: RunAddress, *, min_sequence: int = 0) -> AsyncIterator[RunHub]:
         """The run's hub, once it has reached `min_sequence`. Raises as `head` does, and `overloaded`."""
         deadline = self._deadline()

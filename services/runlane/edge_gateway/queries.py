@@ -17,6 +17,8 @@ MAX_SEQUENCE = 2**53
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _STARTS: frozenset[str] = frozenset(get_args(From))
 Params = dict[str, str]
+_LISTS = frozenset({"types"})
+"""May be given several times: `types=a&types=b` is `types=a,b`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,15 @@ def watch_request(query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Watch
 
 
 def query_params(query: bytes) -> Params:
-    """The parameters in a query string; the last one wins. Raises ProblemError 400."""
+    """The parameters in a query string; the last one wins, and lists are joined. Raises ProblemError 400."""
     try:
-        return dict(parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=50, errors="strict"))
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=50, errors="strict")
     except ValueError as exc:
         raise ProblemError(Code.INVALID_REQUEST, "the query string cannot be read") from exc
+    params = dict(pairs)
+    for name in _LISTS & params.keys():
+        params[name] = ",".join(value for key, value in pairs if key == name)
+    return params
 
 
 def integer(params: Params, name: str, *, default: int, minimum: int = 0, maximum: int = MAX_SEQUENCE) -> int:

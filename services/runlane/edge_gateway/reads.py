@@ -101,8 +101,10 @@ class Reads:
 
     async def run(self, request: Request) -> Response:
         """`GET /v1/runs/{run_id}`."""
-        run, params = await self._run(request)
-        head = await self._presence.head(run, min_sequence=integer(params, "min_sequence", default=0))
+        run = await self._run(request)
+        async with self._presence.judging(run):
+            min_sequence = integer(_params(request), "min_sequence", default=0)
+        head = await self._presence.head(run, min_sequence=min_sequence)
         at = await self._state(run, head.sequence)
         view = _run_view(run, at, self._frames(run).cursor(at.position))
         if at.quarantined is not None:
@@ -113,9 +115,11 @@ class Reads:
 
     async def snapshot(self, request: Request) -> Response:
         """`GET /v1/runs/{run_id}/snapshot`."""
-        run, params = await self._run(request)
-        min_sequence = integer(params, "min_sequence", default=0)
-        at_sequence = integer(params, "at_sequence", default=0, minimum=1)
+        run = await self._run(request)
+        async with self._presence.judging(run):
+            params = _params(request)
+            min_sequence = integer(params, "min_sequence", default=0)
+            at_sequence = integer(params, "at_sequence", default=0, minimum=1)
         head = await self._presence.head(run, min_sequence=max(min_sequence, at_sequence))
         if at_sequence:
             encoded = await self._snapshot_at(run, at_sequence, head)
@@ -126,9 +130,9 @@ class Reads:
 
     # --- parts --------------------------------------------------------------------------------------------
 
-    async def _run(self, request: Request) -> tuple[RunAddress, Params]:
+    async def _run(self, request: Request) -> RunAddress:
         principal = await require(request, self._authorizer, Right.VIEW)
-        return RunAddress(principal.tenant_id, request.path_params["run_id"]), _params(request)
+        return RunAddress(principal.tenant_id, request.path_params["run_id"])
 
     def _frames(self, run: RunAddress) -> FactFrames:
         return FactFrames(self._keys, run, EVERYTHING)

@@ -125,11 +125,12 @@ class TimelineReads:
         """A page of rows: those that begin after the cursor, as they stand now, or stood at `at_sequence`."""
         principal = await require(request, self._authorizer, Right.VIEW)
         run = RunAddress(principal.tenant_id, request.path_params["run_id"])
-        params = query_params(request.scope["query_string"])
         encoder = FactFrames(self._keys, run, EVERYTHING)
-        limit = limit_param(params, default=ROWS, maximum=MAX_ROWS)
-        at_sequence = integer(params, "at_sequence", default=0, minimum=1)
-        min_sequence = integer(params, "min_sequence", default=0)
+        async with self._presence.judging(run):
+            params = query_params(request.scope["query_string"])
+            limit = limit_param(params, default=ROWS, maximum=MAX_ROWS)
+            at_sequence = integer(params, "at_sequence", default=0, minimum=1)
+            min_sequence = integer(params, "min_sequence", default=0)
         head = await self._presence.head(run, min_sequence=max(min_sequence, at_sequence))
         after = opened_cursor(encoder, params.get("cursor") or None) or Position(head.epoch, 0, 0)
         timeline = await self._of(run, head, at_sequence)

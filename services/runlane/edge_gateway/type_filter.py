@@ -1,4 +1,4 @@
-"""Which fact types a reader asked for: exact types, or whole families as ``family.*``. Pure."""
+"""Which fact types a reader asked for: exact types, or whole families as ``family.*`` or ``family``. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from runlane_contracts.cursor import filter_hash
 
 MAX_TYPES = 64
-_TYPE = re.compile(r"[a-z][a-z0-9_]{0,62}\.(?:[a-z][a-z0-9_]{0,62}|\*)")
+_NAME = r"[a-z][a-z0-9_]{0,62}"
+_TYPE = re.compile(rf"{_NAME}\.(?:{_NAME}|\*)")
+_FAMILY = re.compile(_NAME)
 
 
 class TypeFilterInvalid(ValueError):
-    """Not a comma separated list of ``family.verb`` or ``family.*``."""
+    """Not a comma separated list of ``family.verb``, ``family.*`` or ``family``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +35,23 @@ def type_filter(text: str | None) -> TypeFilter:
     Raises:
         TypeFilterInvalid: it cannot be read.
     """
-    names = tuple(sorted({part.strip() for part in text.split(",") if part.strip()})) if text else ()
+    names = tuple(sorted({_full(part.strip()) for part in text.split(",") if part.strip()})) if text else ()
     if len(names) > MAX_TYPES:
         raise TypeFilterInvalid(f"types: at most {MAX_TYPES}")
     for name in names:
         if _TYPE.fullmatch(name) is None:
-            raise TypeFilterInvalid(f"types: {name[:80]!r} is neither `family.verb` nor `family.*`")
+            raise TypeFilterInvalid(f"types: {name[:80]!r} is none of `family.verb`, `family.*` and `family`")
     return TypeFilter(
         types=names,
         hash=filter_hash(names),
         _exact=frozenset(name for name in names if not name.endswith(".*")),
         _families=frozenset(name.removesuffix(".*") for name in names if name.endswith(".*")),
     )
+
+
+def _full(name: str) -> str:
+    """A family alone means all of it: the two spellings are one filter, and their cursors are the same."""
+    return f"{name}.*" if _FAMILY.fullmatch(name) else name
 
 
 EVERYTHING = type_filter(None)

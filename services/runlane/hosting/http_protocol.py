@@ -47,6 +47,11 @@ class TransportProtocol(HttpToolsProtocol):
         """Of a connection that is streamed to: writers wait from `high` to `low` bytes; `kernel` 0: as it was."""
         bound_buffers(self.transport, high=high, low=low, kernel=kernel)
 
+    def unframed(self) -> None:
+        """The answer that now begins is told to its end by closing: a client of HTTP/1.0 knows no chunks."""
+        self.cycle.chunked_encoding = False
+        self.cycle.expected_content_length = 0
+
     def on_message_begin(self) -> None:
         """Offer this connection to the application."""
         super().on_message_begin()

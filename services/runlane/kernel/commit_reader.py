@@ -10,19 +10,20 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
+import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.direct import DirectReader, StoredMessage
-from runlane.kernel.errors import AheadOfStream, Compacted, Gap, Retryable, StreamReplaced
+from runlane.kernel.errors import AheadOfStream, Gap, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, StoredCommit, StoredRawCommit, compaction_in
+from runlane.kernel.sequel import Make, Sequel, T, raw_commit, salvaged, typed_commit
 from runlane.kernel.tail import Tail
-from runlane_contracts.codec import decode_commit, decode_raw_commit, timestamp_of_ns
+from runlane_contracts.codec import decode_raw_commit
 from runlane_contracts.cursor import Position
-from runlane_contracts.envelope import Commit, RawCommit
 from runlane_contracts.headers import LAST_SEQUENCE
 from runlane_contracts.streams import Layout
 from runlane_contracts.subjects import RunAddress
@@ -35,17 +36,6 @@ _LOOK_AGAIN_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
 _BACKOFF_S = (0.05, 2.0)
 _LOOKS_AT_REPLICAS = 5
 _REPLICA_LAG_S = 0.1
-
-
-class _Stored(Protocol):
-    @property
-    def position(self) -> Position: ...
-    @property
-    def commit(self) -> Commit | RawCommit: ...
-
-
-_T = TypeVar("_T", bound=_Stored)
-_Make = Callable[[str, StoredMessage], tuple[_T, int]]
 
 
 class CommitReader:
@@ -69,11 +59,11 @@ class CommitReader:
 
     async def head(self, run: RunAddress) -> StoredCommit | None:
         """The run's last commit, or None. Raises Retryable."""
-        return await self._head(run, _stored_commit)
+        return await self._head(run, typed_commit)
 
     async def head_raw(self, run: RunAddress) -> StoredRawCommit | None:
         """The run's last commit with its facts as bytes."""
-        return await self._head(run, _stored_raw_commit)
+        return await self._head(run, raw_commit)
 
     async def heads(self, runs: Iterable[RunAddress]) -> dict[RunAddress, StoredRawCommit]:
         """The last commit of each run that has one, in few requests."""
@@ -85,7 +75,7 @@ class CommitReader:
             epoch = await self._direct.epoch(stream)
             messages = await self._direct.multi_last(stream, [self.subject(run) for run in some])
             for subject, message in messages.items():
-                found[self._layout.subjects.run_of(subject)] = _stored_raw_commit(epoch, message)[0]
+                found[self._layout.subjects.run_of(subject)] = raw_commit(epoch, message, None)
         return found
 
     def read(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
@@ -98,11 +88,11 @@ class CommitReader:
             Compacted: what follows the position was archived.
             Gap: commits are missing.
         """
-        return self._read(run, after, _stored_commit)
+        return self._read(run, after, typed_commit)
 
     def read_raw(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredRawCommit, None]:
         """The same with facts as bytes."""
-        return self._read(run, after, _stored_raw_commit)
+        return self._read(run, after, raw_commit)
 
     def tail(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredCommit, None]:
         """Every commit after a position, then new ones as they come, for ever.
@@ -111,45 +101,53 @@ class CommitReader:
             StreamReplaced: the stream was made anew.
             Gap: commits are missing.
         """
-        return self._tail(run, after, _stored_commit)
+        return self._tail(run, after, typed_commit)
 
     def tail_raw(self, run: RunAddress, *, after: Position = NOTHING) -> AsyncGenerator[StoredRawCommit, None]:
         """The same with facts as bytes."""
-        return self._tail(run, after, _stored_raw_commit)
+        return self._tail(run, after, raw_commit)
 
-    async def _head(self, run: RunAddress, make: _Make[_T]) -> _T | None:
+    async def _head(self, run: RunAddress, make: Make[T]) -> T | None:
         stream = self.stream(run)
         epoch = await self._direct.epoch(stream)
         message = await self._direct.last(stream, self.subject(run))
-        return None if message is None else make(epoch, message)[0]
+        if message is None:
+            return None
+        try:
+            return make(epoch, message, None)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            if self._family == "view":
+                raise
+            return make(epoch, message, salvaged(epoch, run, message, None))
 
-    async def _read(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+    async def _read(self, run: RunAddress, after: Position, make: Make[T]) -> AsyncGenerator[T, None]:
         stream, subject = self.stream(run), self.subject(run)
         epoch = await self._direct.epoch(stream)
         if after.epoch and after.epoch != epoch:
             raise StreamReplaced(f"{stream}: {after.epoch} is now {epoch}")
-        sequence = after.sequence
+        sequel = self._sequel(run, make, epoch, after)
         # Reading begins with the message that holds the position: it must be there, else the position is not
         # one of this stream's. It costs no further request.
         known = after.stream_seq
         async for page in self._direct.pages(stream, subject, known or 1):
             for message in page.messages:
-                stored, first_sequence = make(epoch, message)
                 if known and message.seq == known:
                     known = 0
-                    if not first_sequence <= sequence <= stored.position.sequence:
-                        raise Gap(f"{subject}: message {message.seq} does not hold {sequence}")
-                    if stored.position.sequence == sequence:
-                        continue
-                elif known or first_sequence != sequence + 1:
-                    if known and compaction_in(stored.commit) is None:
+                    rest = sequel.again(message)
+                    if rest is not None:
+                        yield rest
+                    continue
+                if known:  # gone, unless the record says that it was archived
+                    if not _declares_a_hole(message):
                         await self._explain_missing(stream, subject, after)
-                    _check_hole(stored, subject, first_sequence, sequence)
                     known = 0
-                sequence = stored.position.sequence
-                yield stored
+                yield sequel.next(message)
         if known:
             await self._explain_missing(stream, subject, after)
+
+    def _sequel(self, run: RunAddress, make: Make[T], epoch: str, after: Position) -> Sequel[T]:
+        is_judged = self._family == "log"
+        return Sequel(run, make, epoch=epoch, sequence=after.sequence, seq=after.stream_seq, is_judged=is_judged)
 
     async def _explain_missing(self, stream: str, subject: str, after: Position) -> None:
         self._direct.forget_epoch(stream)
@@ -164,13 +162,13 @@ class CommitReader:
             await asyncio.sleep(_REPLICA_LAG_S)
         raise Gap(f"{subject}: message {after.stream_seq} is gone")
 
-    async def _tail(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+    async def _tail(self, run: RunAddress, after: Position, make: Make[T]) -> AsyncGenerator[T, None]:
         follow = self._follow_by_consumer if self._family == "log" else self._follow_by_wake_up
         async with contextlib.aclosing(follow(run, after, make)) as commits:
             async for stored in commits:
                 yield stored
 
-    async def _follow_by_wake_up(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+    async def _follow_by_wake_up(self, run: RunAddress, after: Position, make: Make[T]) -> AsyncGenerator[T, None]:
         position = after
         wake_ups = _WakeUps(self._connection, self._layout.subjects.live(*run))
         failures = 0
@@ -191,7 +189,7 @@ class CommitReader:
         finally:
             await wake_ups.close()
 
-    async def _follow_by_consumer(self, run: RunAddress, after: Position, make: _Make[_T]) -> AsyncGenerator[_T, None]:
+    async def _follow_by_consumer(self, run: RunAddress, after: Position, make: Make[T]) -> AsyncGenerator[T, None]:
         position = after
         failures = 0
         while True:  # history first: reading it checks that the position is one of this stream's
@@ -208,25 +206,20 @@ class CommitReader:
             self._connection, self._direct, stream=self.stream(run), subjects=[self.subject(run)],
             after_seq=position.stream_seq, epoch=position.epoch, max_messages=256,
         )  # fmt: skip
-        sequence = position.sequence
+        sequel = self._sequel(run, make, position.epoch, position)
         async with contextlib.aclosing(tail.batches()) as batches:
             async for batch in batches:
+                sequel.epoch = tail.epoch
                 for message in batch:
-                    stored, first_sequence = make(tail.epoch, message)
-                    if first_sequence != sequence + 1:
-                        # A run that ended, and was archived between two deliveries, is read from where it begins now.
-                        fault = Gap if compaction_in(stored.commit) is None else Compacted
-                        raise fault(f"{message.subject}: {first_sequence} follows {sequence} at message {message.seq}")
-                    sequence = stored.position.sequence
-                    yield stored
+                    # A run that ended, and was archived between two deliveries, is read from where it begins now.
+                    yield sequel.next(message)
 
 
-def _check_hole(stored: _Stored, subject: str, first_sequence: int, sequence: int) -> None:
-    """A hole is one that the record itself declares, or a fault. Who begins at the beginning begins after it."""
-    if compaction_in(stored.commit) is None:
-        raise Gap(f"{subject}: {first_sequence} follows {sequence} at message {stored.position.stream_seq}")
-    if sequence and first_sequence != sequence + 1:
-        raise Compacted(f"{subject}: what follows {sequence} was archived, up to {first_sequence - 1}")
+def _declares_a_hole(message: StoredMessage) -> bool:
+    try:
+        return compaction_in(decode_raw_commit(message.data)) is not None
+    except msgspec.MsgspecError:
+        return False
 
 
 class _WakeUps:
@@ -275,25 +268,6 @@ class _WakeUps:
         if announced > self._announced:
             self._announced, self._looks = announced, 0
         self._event.set()
-
-
-def _stored_commit(epoch: str, message: StoredMessage) -> tuple[StoredCommit, int]:
-    commit = decode_commit(message.data)
-    position = Position(epoch, message.seq, commit.last_sequence)
-    stored = StoredCommit(position=position, commit=commit, recorded_at=timestamp_of_ns(message.time_ns))
-    return stored, commit.first_sequence
-
-
-def _stored_raw_commit(epoch: str, message: StoredMessage) -> tuple[StoredRawCommit, int]:
-    commit = decode_raw_commit(message.data)
-    stored = StoredRawCommit(
-        position=Position(epoch, message.seq, commit.last_sequence),
-        commit=commit,
-        recorded_at=timestamp_of_ns(message.time_ns),
-        headers=message.headers,
-        data=message.data,
-    )
-    return stored, commit.first_sequence
 
 
 def _backoff_s(failures: int) -> float:

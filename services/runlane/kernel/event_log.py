@@ -72,6 +72,9 @@ class EventLog(Protocol):
     is read from there; reading after a position before it raises `Compacted`, after the last one taken out it goes
     on. A front that is missing without that is a `Gap` like any other.
 
+    What was put there and is no commit of the run, or holds facts that are no good, is read as the view shows it:
+    `log.quarantined` in the place of each. It stops nobody.
+
     A position may point inside a commit. Reading after it yields that commit again, whole; its reader skips
     the facts it has.
     """

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from runlane.kernel.clock import NewId, Now
-from runlane.kernel.errors import Compacted, Conflict, KernelError, Retryable, StreamReplaced
+from runlane.kernel.errors import Compacted, Conflict, Gap, KernelError, Retryable, StreamReplaced
 from runlane.kernel.event_log import NOTHING, EventLog, StoredCommit
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import encode, timestamp
@@ -264,11 +264,16 @@ class RunLog:
         return True
 
     async def _refresh(self) -> None:
-        """Read what is new; everything, if nothing is known, the stream was made anew, or what is new was archived."""
+        """Read what is new; everything, if nothing is known, the stream was made anew, or what is new was archived.
+
+        Everything, too, where the last message does not hold what is known of it: it may be one that counts wrong.
+        """
         began = monotonic()
         try:
             await self._read_new()
-        except (StreamReplaced, Compacted):
+        except (StreamReplaced, Compacted, Gap) as exc:
+            if isinstance(exc, Gap) and self.position == NOTHING:
+                raise
             self.position = NOTHING
             self.lifecycle = RunLifecycle(tenant_id=self.address.tenant_id, run_id=self.address.run_id)
             await self._read_new()

@@ -19,6 +19,7 @@ from runlane.metrics_aggregator.rollup import Durations, Rollup
 from runlane.metrics_aggregator.signals import decode_signal
 from runlane.metrics_aggregator.spans import FinishedSpan, span_of
 from runlane_contracts.events import is_known
+from runlane_contracts.headers import LOG_POSITION
 from runlane_contracts.telemetry import OVERFLOW, Attribute, Metric
 
 log = logging.getLogger(__name__)
@@ -55,11 +56,13 @@ class Aggregator:
         now: Now,
         outbox: SpanOutbox | None,
         is_active: Callable[[], bool],
+        content_of: frozenset[str] = frozenset(),
     ) -> None:
         self.progress = Progress()
         self._store, self._direct, self._stream = store, direct, stream
         self._durations, self._limits, self._max_open_runs = durations, limits, max_open_runs
         self._now, self._outbox, self._is_active = now, outbox, is_active
+        self._content_of = content_of
         self.book = Book(max_open_runs)
         self.rollup = Rollup(Labels(limits), durations)
 
@@ -110,6 +113,8 @@ class Aggregator:
         except msgspec.MsgspecError:
             self.rollup.add(Metric.SIGNALS, {Attribute.TYPE.value: "unreadable"})
             return
+        if signal.tenant_id in self._content_of:
+            signal = msgspec.structs.replace(signal, log_seq=_log_seq(delivery))
         given_up = self.book.given_up
         happened = self.book.apply(signal)
         self.rollup.add(Metric.SIGNALS, {Attribute.TYPE.value: _family(signal.type)})
@@ -157,6 +162,11 @@ class Aggregator:
 
     def _now_ns(self) -> int:
         return int(self._now().timestamp() * SECOND_NS)
+
+
+def _log_seq(delivery: Delivery) -> int:
+    text = delivery.headers.get(LOG_POSITION, "").rpartition(":")[2]
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _family(type_: str) -> str:

@@ -141,6 +141,7 @@ def _apply_to_run(run: OpenRun, signal: Signal) -> list[Happening]:
 
 def _created(run: OpenRun, signal: Signal, details: Details) -> None:
     run.agent, run.pool = details.agent, details.pool
+    run.log_seq = signal.log_seq
     run.parent_run_id = details.parent_run_id or ""
     run.is_pooled = details.dispatch == "pool"
     run.waits_since_ns = signal.recorded_ns if run.is_pooled else 0
@@ -198,7 +199,9 @@ def _ended(run: OpenRun, signal: Signal, details: Details) -> list[Happening]:
     if run.tenure is not None:
         happened.append(_end_tenure(run, signal, status))
     error = details.error.code if details.error is not None else ""
-    happened.append(RunEnded(run, status, max(run.created_ns, at_ns), signal.recorded_ns, error))
+    happened.append(
+        RunEnded(run, status, max(run.created_ns, at_ns), signal.recorded_ns, error, log_seq=signal.log_seq)
+    )
     return happened
 
 
@@ -238,7 +241,7 @@ def _open(run: OpenRun, signal: Signal, details: Details, kind: str, started_ns:
         started_ns=max(run.created_ns, started_ns), recorded_ns=signal.recorded_ns, sequence=signal.sequence,
         lease_epoch=signal.lease_epoch, parent=_parent_of(run, signal, details, kind), attempt=details.attempt,
         retry_of=details.retry_of or "", side_effect=details.side_effect, traceparent=signal.traceparent or "",
-        model=details.model or "", provider=details.provider or "",
+        model=details.model or "", provider=details.provider or "", log_seq=signal.log_seq,
     )  # fmt: skip
     run.items[f"{kind}:{item.id}"] = item
     return item
@@ -267,7 +270,8 @@ def _end_item(run: OpenRun, signal: Signal, details: Details) -> list[Happening]
             run, item, max(item.started_ns, signal.at_ns), signal.recorded_ns, _outcome(signal, details),
             signal.lease_epoch, by=details.decided_by or details.by,
             error=details.error.code if details.error is not None else "", traceparent=signal.traceparent or "",
-            usage=used, model=details.model or "", provider=details.provider or "",
+            usage=used, model=details.model or "", provider=details.provider or "", log_seq=signal.log_seq,
+            sequence=signal.sequence,
         )
     )  # fmt: skip
     return happened

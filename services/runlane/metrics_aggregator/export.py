@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from runlane.hosting.settings import CommonSettings
 from runlane.kernel.clock import Now
+from runlane.metrics_aggregator.content import Contents
 from runlane.metrics_aggregator.spans import FinishedSpan
 from runlane_contracts.telemetry import SCOPE, Attribute
 from runlane_contracts.tracing import TraceContext
@@ -22,6 +23,7 @@ Send = Callable[[Sequence[FinishedSpan]], bool]
 """Sends; whether they arrived. Blocks; is called in a thread."""
 
 BATCH = 512
+BATCH_WITH_CONTENT = 64
 RETRY_S = (1.0, 30.0)
 SECOND_NS = 1_000_000_000
 
@@ -37,8 +39,10 @@ class SpanOutbox:
         max_waiting: int,
         max_age_s: float,
         retry_s: tuple[float, float] = RETRY_S,
+        contents: Contents | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
+        self._contents = contents
         self._send, self._now, self._retry_s = send, now, retry_s
         self._max_waiting, self._max_age_ns = max_waiting, int(max_age_s * SECOND_NS)
         self._waiting: deque[FinishedSpan] = deque()
@@ -75,8 +79,11 @@ class SpanOutbox:
         pause_s = self._retry_s[0]
         while True:
             await self._arrived.wait()
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            if await asyncio.to_thread(self._send, batch):
+            # With content they are large: of those that wait none has any, and few are sent at once.
+            most = BATCH if self._contents is None else BATCH_WITH_CONTENT
+            batch = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            whole = batch if self._contents is None else await self._contents.added(batch)
+            if await asyncio.to_thread(self._send, whole):
                 self.counts["exported"] += len(batch)
                 pause_s = self._retry_s[0]
             else:

@@ -34,6 +34,8 @@ class OpenItem(Struct, array_like=True, gc=False):
     model: str = ""
     """Of a message: the model that was asked."""
     provider: str = ""
+    log_seq: int = 0
+    """Where the fact that began it stands in the log."""
 
     @property
     def key(self) -> str:
@@ -82,6 +84,8 @@ class OpenRun(Struct, array_like=True):
     usage: Usage = {}
     events: list[tuple[int, str]] = []
     parent_run_id: str = ""
+    log_seq: int = 0
+    """Where `run.created` stands in the log; 0: it is not known."""
 
     @property
     def key(self) -> str:
@@ -134,6 +138,9 @@ class ItemEnded(Struct, frozen=True):
     model: str = ""
     """Of a message: the model that answered."""
     provider: str = ""
+    log_seq: int = 0
+    sequence: int = 0
+    """Of the fact that ended it."""
 
 
 class Used(Struct, frozen=True):
@@ -149,6 +156,8 @@ class RunEnded(Struct, frozen=True):
     ended_ns: int
     recorded_ns: int
     error: str = ""
+    log_seq: int = 0
+    """Where the fact that ended it stands in the log."""
 
 
 Happening = RunBegan | RunTaken | LeaseLost | TenureEnded | ItemBegan | ItemEnded | Used | RunEnded

@@ -1,9 +1,10 @@
 """Every knob of the metrics aggregator, from `RUNLANE_METRICS_AGGREGATOR_…`; what all share, from `RUNLANE_…`."""
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from runlane.hosting.settings import CommonSettings
+from runlane_contracts.ids import is_tenant
 
 
 class MetricsAggregatorSettings(BaseSettings):
@@ -36,6 +37,35 @@ class MetricsAggregatorSettings(BaseSettings):
     max_waiting_spans: int = Field(
         default=20_000, ge=100, description="Spans that wait for the collector; beyond it the oldest are dropped."
     )
+    content_tenants: str = Field(
+        default="",
+        description="Tenants whose spans show content (messages, arguments, results), by name, separated by commas. "
+        "As people may see it: masked, from the view. Empty: no span shows any.",
+    )
+    content_password: SecretStr | None = Field(
+        default=None,
+        description="Password of the user `content_reader`, who may read the view. Unset: no span shows content.",
+    )
+    content_max_chars: int = Field(
+        default=8192, ge=64, le=262_144, description="Of one message, arguments or result on a span; the rest is cut."
+    )
     max_span_age_s: float = Field(
         default=3600.0, gt=0, description="Spans that ended longer ago (the service was away) are not sent any more."
     )
+
+    @field_validator("content_tenants")
+    @classmethod
+    def _names_tenants(cls, value: str) -> str:
+        wrong = [one for one in _names_in(value) if not is_tenant(one)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is no tenant; each is named, there is no word for all")
+        return value
+
+    @property
+    def content_of(self) -> frozenset[str]:
+        """The tenants whose spans show content."""
+        return frozenset(_names_in(self.content_tenants))
+
+
+def _names_in(text: str) -> list[str]:
+    return [name for one in text.split(",") if (name := one.strip())]

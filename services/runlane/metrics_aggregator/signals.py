@@ -31,6 +31,8 @@ class Signal(Struct, frozen=True, gc=False):
     task_id: str | None = None
     parent_id: str | None = None
     traceparent: str | None = None
+    log_seq: int = 0
+    """Where its commit stands in the log; no part of the body. 0: nobody asked."""
 
     @property
     def recorded_ns(self) -> int:

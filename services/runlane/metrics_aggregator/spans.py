@@ -7,8 +7,8 @@
         └── execute_tool <tool>             linked to its owner, and to a later one that finished it
             └── runlane.approval            linked to the request that decided it
 
-A span's parent never changes: neither a pause nor another owner tears the tree. No span has content; there is none
-in a signal.
+A span's parent never changes: neither a pause nor another owner tears the tree. No span has content here; there is none
+in a signal. `source` says where it stands, for tenants that want it shown (`content.py`).
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,17 @@ from msgspec import Struct
 from runlane.metrics_aggregator.labels import shown
 from runlane.metrics_aggregator.runs import Happening, ItemEnded, OpenRun, RunEnded, TenureEnded
 from runlane.metrics_aggregator.usage import COST, INPUT, OUTPUT, Usage
+from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import Attribute, Span
 from runlane_contracts.tracing import RUN_SPAN, TraceContext, parse_traceparent, span_id
 
-AttributeValue = str | int | float
+AttributeValue = str | int | float | bool
 Attributes = dict[str, AttributeValue]
 
 UNKNOWN_PROVIDER = "_OTHER"
 """A message that does not say of whom it is."""
 MOST_OF_A_MODEL = 128
+_WITH_CONTENT = frozenset({"message", "tool"})
 _FAILED = frozenset({"failed", "outcome_unknown", "not_executed"})
 _NAMES = {
     "turn": Span.TURN,
@@ -45,6 +47,21 @@ class SpanLink(Struct, frozen=True):
     reason: str
 
 
+class Place(Struct, frozen=True):
+    """Where a fact stands: its commit in the log, itself in the run."""
+
+    log_seq: int
+    sequence: int
+
+
+class Source(Struct, frozen=True):
+    """Where the content of a span stands: in the facts that began and ended what it shows."""
+
+    run: RunAddress
+    begin: Place
+    end: Place
+
+
 class FinishedSpan(Struct, frozen=True, kw_only=True):
     """A span that is over. `kind`: as OpenTelemetry names it. Times in nanoseconds since 1970."""
 
@@ -59,6 +76,8 @@ class FinishedSpan(Struct, frozen=True, kw_only=True):
     events: Sequence[tuple[int, str]] = ()
     error: str | None = None
     """Its type; None: it went well."""
+    source: Source | None = None
+    """None: it has no content, or nobody wants it."""
 
 
 def span_of(happening: Happening) -> FinishedSpan | None:
@@ -93,6 +112,7 @@ def _run_span(ended: RunEnded) -> FinishedSpan:
         attributes=attributes,
         events=tuple(run.events),
         error=shown(ended.error or "failed") if ended.status == "failed" else None,
+        source=_source(run, Place(run.log_seq, 1), Place(ended.log_seq, run.sequence)),
     )
 
 
@@ -139,7 +159,14 @@ def _item_span(ended: ItemEnded) -> FinishedSpan:
         attributes=attributes,
         links=_links(ended),
         error=shown(ended.error or ended.outcome) if ended.outcome in _FAILED else None,
+        source=_source(run, Place(item.log_seq, item.sequence), Place(ended.log_seq, ended.sequence))
+        if item.kind in _WITH_CONTENT
+        else None,
     )
+
+
+def _source(run: OpenRun, begin: Place, end: Place) -> Source | None:
+    return Source(RunAddress(run.tenant_id, run.run_id), begin, end) if begin.log_seq and end.log_seq else None
 
 
 def _name(ended: ItemEnded) -> str:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from runlane.kernel.quarantine import Examined, Fault, Finding, Origin, examine, fault_of, replaced
 from runlane.masking.masker import Masker, Unreadable
 from runlane.masking.rules import RULES_VERSION
-from runlane.redaction_filter.quarantine import Examined, Fault, Finding, Origin, examine, fault_of, replaced
 from runlane.redaction_filter.signals import signal_body
 from runlane_contracts import headers as names
 from runlane_contracts.codec import encode, timestamp_of_ns

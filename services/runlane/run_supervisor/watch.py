@@ -22,6 +22,9 @@ from runlane_contracts.subjects import RunAddress
 
 LEASE = "lease"
 LOOK_AGAIN_S = 0.5
+GIVE_UP_S = 60.0
+"""No replica is behind for so long: what a moment is about is not in the log, but was only said to be (a commit whose
+facts are no good)."""
 
 
 class WatchedBucket(Protocol):
@@ -82,6 +85,7 @@ class RunWatch:
     ) -> None:
         self._run_logs, self._book, self._dispatcher = run_logs, book, dispatcher
         self._meters, self._now = meters, now
+        self._behind: dict[RunAddress, tuple[datetime, datetime]] = {}  # first and last look of an unbroken row
 
     async def look(self, run: RunAddress) -> datetime | None:
         """Write what is overdue, hand out what nobody drives; when to look next. Raises Retryable."""
@@ -93,10 +97,21 @@ class RunWatch:
             await self._recover(run_log)
         known = run_log.lifecycle
         settled = {name: at for name, at in came.items() if moments.is_settled(known, name, at)}
+        if len(settled) < len(came) and self._is_behind_for_good(run, now):
+            settled = came
         await self._book.change(run, lambda stored: moments.strike(stored, settled))
         if len(settled) < len(came):  # what was read of the log is behind what its follower saw
             return now + timedelta(seconds=LOOK_AGAIN_S)
+        self._behind.pop(run, None)
         return self._book.next_at(run)
+
+    def _is_behind_for_good(self, run: RunAddress, now: datetime) -> bool:
+        """Whether it was so at every look for too long to be true."""
+        since, last = self._behind.get(run, (now, now))
+        if now - last > timedelta(seconds=GIVE_UP_S / 2):
+            since = now
+        self._behind[run] = (since, now)
+        return now - since >= timedelta(seconds=GIVE_UP_S)
 
     async def _recover(self, run_log: RunLog) -> None:
         known = run_log.lifecycle

@@ -8,11 +8,11 @@ from support.eventually import eventually
 from support.nats import SMALL, nats_server
 
 USERS = tuple(user.name for user in broker_users(SMALL))
-SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber", "broker_monitor"}
+SERVICES = frozenset(USERS) - {"worker", "operator", "observer", "subscriber", "broker_monitor", "content_reader"}
 APPENDERS = frozenset({"command_gateway", "run_supervisor", "worker", "retention"})
 LEASES = frozenset({"command_gateway", "run_supervisor", "worker"})
 LOG_READERS = frozenset({"command_gateway", "run_supervisor", "redaction_filter", "worker", "retention"})
-VIEW_READERS = frozenset({"redaction_filter", "projector", "edge_gateway", "operator", "retention"})
+VIEW_READERS = frozenset({"redaction_filter", "projector", "edge_gateway", "operator", "retention", "content_reader"})
 
 MAY_PUBLISH = {
     "rl.log.00.acme.r1": APPENDERS,
@@ -27,7 +27,7 @@ MAY_PUBLISH = {
     "rl.audit.acme.command": {"audit_sink"},
     "rl.intake.acme.edge_gateway": {"edge_gateway"},
     "rl.intake.acme.command_gateway": {"command_gateway"},
-    "rl.intake._platform.broker": {"audit_sink"},
+    "rl.intake._platform.broker": {"audit_sink", "broker_log"},
     "rl.intake.acme.operator": {"operator"},
     "rl.dead.projector.acme": {"projector"},
     "rl.dead.run_supervisor.acme": {"run_supervisor"},
@@ -37,7 +37,7 @@ MAY_PUBLISH = {
     "$KV.RL_TIMERS.acme.r1": {"run_supervisor"},
     "$KV.RL_TENANTS.acme": {"operator"},
     "$KV.RL_ROLLUP.head": {"metrics_aggregator"},
-    "$JS.API.INFO": set(USERS) - {"observer", "subscriber", "broker_monitor"},
+    "$JS.API.INFO": set(USERS) - {"observer", "subscriber", "broker_monitor", "content_reader"},
     "$JS.API.STREAM.LIST": {"operator", "metrics_aggregator"},
     "$JS.API.STREAM.INFO.RL_DEAD": {"operator", "metrics_aggregator"},
     "$JS.API.CONSUMER.INFO.RL_LOG_0.some": {"operator", "run_supervisor", "worker", "metrics_aggregator"},

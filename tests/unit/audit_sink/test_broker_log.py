@@ -65,9 +65,11 @@ class Intake:
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
         self.down = False
+        self.tries = 0
 
     async def send(self, subject, data, headers=None, *, timeout_s=5.0):
         assert subject == "rl.intake._platform.broker"
+        self.tries += 1
         if self.down:
             raise Retryable("not connected")
         self.stored.setdefault(headers[COMMIT_ID], data)
@@ -83,8 +85,9 @@ class Intake:
 class Following:
     """A log that is followed, until it is not."""
 
-    def __init__(self, path: Path, intake: Intake) -> None:
-        self._log = BrokerLog(path, intake, Subjects())  # type: ignore[arg-type]
+    def __init__(self, path: Path, intake: Intake, shown: list[str] | None = None) -> None:
+        show = None if shown is None else shown.extend
+        self._log = BrokerLog(path, intake, Subjects(), show=show)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> None:
         self._task = asyncio.ensure_future(self._log.follow())
@@ -123,6 +126,24 @@ async def test_a_log_is_read_once_over_restarts_and_rotations(tmp_path: Path):
         write(path, f"f{number}")
     async with Following(path, intake):
         await eventually(lambda: intake.subjects == ["a", "b", "c", "d", "e", "f2", "f3"])
+
+
+async def test_every_line_is_shown_once_also_while_nothing_can_be_stored(tmp_path: Path):
+    """Taken out: `_shown`; then what is tried again is shown again."""
+    path, intake, shown = tmp_path / "server.log", Intake(), []
+    intake.down = True
+    path.write_text("[1] 2026/11/30 19:51:31.000000 [INF] Starting nats-server\n")
+    write(path, "a")
+    async with Following(path, intake, shown):
+        await eventually(lambda: len(shown) == 2)
+        tries = intake.tries
+        await eventually(lambda: intake.tries > tries + 3)
+        intake.down = False
+        await eventually(lambda: intake.subjects == ["a"])
+        write(path, "b")
+        await eventually(lambda: intake.subjects == ["a", "b"])
+    assert len(shown) == 3
+    assert shown[0].endswith("Starting nats-server")
 
 
 async def test_what_cannot_be_stored_yet_waits_and_half_a_line_too(tmp_path: Path, caplog):

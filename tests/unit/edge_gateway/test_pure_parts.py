@@ -8,6 +8,7 @@ from runlane.edge_gateway.queries import choice, integer, limit_param, query_par
 from runlane.edge_gateway.ring import CommitRing
 from runlane.edge_gateway.type_filter import EVERYTHING, MAX_TYPES, TypeFilterInvalid, type_filter
 from runlane.edge_gateway.view import ViewCommit
+from runlane.edge_gateway.websocket.frames import SubscriptionWire
 from runlane.hosting.http import ProblemError
 from runlane_contracts import events
 from runlane_contracts.codec import encode
@@ -34,6 +35,12 @@ def test_a_filter_passes_exact_types_and_whole_families() -> None:
     assert not types.matches("runs.created")
 
 
+def test_a_family_alone_is_all_of_it_and_its_cursors_are_the_same() -> None:
+    assert type_filter("tool, run.created") == type_filter("tool.*,run.created")
+    assert type_filter("tool").matches("tool.requested")
+    assert not type_filter("tool").matches("toolbox.opened")
+
+
 def test_no_filter_passes_everything_and_binds_nothing() -> None:
     for text in (None, "", " , "):
         assert type_filter(text) == EVERYTHING
@@ -42,7 +49,7 @@ def test_no_filter_passes_everything_and_binds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["run", "*", "run.", ".*", "run.created.twice", "Run.created", "run.*x", "a\n.b", "r" * 99]
+    "text", ["Run", "*", "run.", ".*", "run.created.twice", "Run.created", "run.*x", "a\n.b", "r" * 99]
 )
 def test_what_is_no_type_is_refused(text: str) -> None:
     with pytest.raises(TypeFilterInvalid):
@@ -70,6 +77,17 @@ def test_a_frame_is_read_as_it_was_written_whatever_it_holds(value: object) -> N
 def test_line_breaks_between_tokens_do_not_break_a_frame() -> None:
     (got,) = FrameParser().feed(frame("fact", b'{\r\n "a":\n"b\\n"\r}'))
     assert got.data == {"a": "b\n"}
+
+
+def test_no_text_ends_a_line_for_readers_that_know_more_line_ends_than_the_standard() -> None:
+    text = "a\x85b\u2028c\u2029d\x0be\x0cf\x1cg\x1eh é \U0001f389"
+    data = encode({"text": text, text: 1})
+    sent = frame("fact", data, id_="c1.x.y")
+    assert len(sent.decode().splitlines()) == 4
+    (got,) = FrameParser().feed(sent)
+    assert got.data == {"text": text, text: 1}
+    socket = SubscriptionWire(1).frame("fact", data, "c1.x.y").partition(b"{")[2]
+    assert sent.partition(b"data: ")[2].strip() in socket
 
 
 def test_frames_without_data_of_a_run_are_as_the_protocol_writes_them() -> None:
@@ -119,9 +137,14 @@ def test_a_watch_is_read_from_query_and_headers() -> None:
     assert (plain.cursor, plain.sticky, plain.start, plain.previews) == (None, False, None, False)
 
 
+def test_types_may_be_given_one_by_one() -> None:
+    asked = watch_request(b"types=tool.*&previews=true&types=run.created,message&limit=1&limit=2", [])
+    assert asked.types.types == ("message.*", "run.created", "tool.*")
+
+
 @pytest.mark.parametrize(
     "query",
-    [b"from=end", b"previews=1", b"types=x", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
+    [b"from=end", b"previews=1", b"types=X", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
      b"\xff=1", b"a=%ff", b"&".join(b"a%d=1" % index for index in range(60))],
 )  # fmt: skip
 def test_a_watch_that_makes_no_sense_is_refused_by_name(query: bytes) -> None:

@@ -112,6 +112,14 @@ async def test_a_filtered_reader_that_has_all_of_a_finished_run_is_told_to_stop(
             assert again.status == 204
 
 
+async def test_who_asks_for_the_last_facts_of_a_finished_run_is_answered_also_if_none_passes_its_filter() -> None:
+    async with edge(stored(a_story().then(events.RunCompleted()))) as gateway:
+        watching = gateway.watch(RUN, last="2", types="tool.*")
+        await watching.over()
+        assert (watching.status, watching.frames[0].data["outcome"]) == (200, "run_terminal")
+        assert [frame.event for frame in watching.frames] == ["hello", "synced", "end"]
+
+
 async def test_a_reader_that_got_no_id_is_told_to_wait_long_before_it_asks_again() -> None:
     async with edge(stored(a_story().then(events.RunCompleted()))) as gateway:
         watching = gateway.watch(RUN, from_="start", types="artifact.*")
@@ -382,7 +390,7 @@ async def test_a_run_that_is_left_by_all_is_not_listened_to_any_more() -> None:
 
 async def test_quiet_parameters_that_make_no_sense_are_refused() -> None:
     async with edge(stored(a_story())) as gateway:
-        for params in ({"from_": "end"}, {"previews": "yes"}, {"types": "a b"}, {"types": "run"}):
+        for params in ({"from_": "end"}, {"previews": "yes"}, {"types": "a b"}, {"types": "Run"}):
             watching = gateway.watch(RUN, **params)
             await watching.over()
             assert watching.problem is not None

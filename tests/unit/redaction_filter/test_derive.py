@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from runlane.kernel.quarantine import Fault
 from runlane.masking.masker import Masker
 from runlane.masking.rules import RULES_VERSION
 from runlane.masking.scanner import Scanner
 from runlane.redaction_filter.derive import MAX_VIEW_BYTES, NOBODY, Derived, Deriver, LogMessage
-from runlane.redaction_filter.quarantine import Fault
 from runlane_contracts import events, headers
 from runlane_contracts.codec import decode_commit, decode_fact, encode
 from runlane_contracts.envelope import Commit

@@ -11,7 +11,7 @@ from runlane.run_supervisor.moment_book import MomentBook
 from runlane.run_supervisor.moments import Moments
 from runlane.run_supervisor.recovery import HandOut
 from runlane.run_supervisor.timetable import Timetable
-from runlane.run_supervisor.watch import LOOK_AGAIN_S, RunWatch
+from runlane.run_supervisor.watch import GIVE_UP_S, LOOK_AGAIN_S, RunWatch
 from runlane_contracts import events
 from runlane_contracts.codec import timestamp
 from runlane_contracts.envelope import Actor
@@ -101,6 +101,21 @@ async def test_a_moment_the_log_does_not_show_yet_is_kept_and_looked_at_again() 
     await world.book.change(RUN, lambda found: found.due.update({"approval:ahead": timestamp(NOW)}))
     assert await world.watch.look(RUN) == in_s(LOOK_AGAIN_S)
     assert world.book.due(RUN) == {"approval:ahead": timestamp(NOW)}
+
+
+async def test_a_moment_that_the_log_never_shows_is_given_up_after_a_minute_of_looks() -> None:
+    """It was in a commit whose facts are no good. To see it fail: let `_is_behind_for_good` always say no."""
+    world = await World().started()
+    await world.book.change(RUN, lambda found: found.due.update({"approval:a9": timestamp(in_s(1))}))
+    for second in range(1, int(GIVE_UP_S) + 1):
+        world.at = in_s(second)
+        assert await world.watch.look(RUN) == in_s(second + LOOK_AGAIN_S)
+    world.at = in_s(GIVE_UP_S + 1)
+    assert await world.watch.look(RUN) is None
+    assert world.book.due(RUN) == {}
+    await world.book.change(RUN, lambda found: found.due.update({"approval:a9": timestamp(in_s(1))}))
+    world.at = in_s(9 * GIVE_UP_S)
+    assert await world.watch.look(RUN) == in_s(9 * GIVE_UP_S + LOOK_AGAIN_S), "each row of looks counts anew"
 
 
 async def test_a_run_that_ended_leaves_no_moment() -> None:

@@ -23,9 +23,11 @@ from runlane.hosting.http import NotedRefusal, OnRefusal, ProblemError, refused_
 from runlane_contracts.codec import timestamp
 from runlane_contracts.problems import Code
 from runlane_contracts.websocket import (
+    LEAST_MESSAGE_BYTES,
     PROTOCOL_VERSION,
     Ack,
     Acked,
+    Capabilities,
     Initialize,
     Initialized,
     Renew,
@@ -123,11 +125,14 @@ class Methods:
         asked = params(call, Initialize)
         if self.initialized:
             raise ProblemError(Code.INVALID_STATE, "initialized before")
+        largest = _largest(asked.capabilities)
+        self._pump.outlet.largest = largest
         self.initialized = call.id is not None  # without an answer nobody knows the limits
         spoken = asked.protocol_version if _is_ours(asked.protocol_version) else PROTOCOL_VERSION
         answer = Initialized(
-            protocol_version=spoken, limits=self._limits.announced, heartbeat_s=self._limits.heartbeat_s
-        )
+            protocol_version=spoken, limits=self._limits.announced, heartbeat_s=self._limits.heartbeat_s,
+            capabilities=Capabilities(max_message_bytes=largest) if largest else None,
+        )  # fmt: skip
         return Answer(_result(call, answer))
 
     async def _ping(self, call: Call) -> Answer:
@@ -266,6 +271,17 @@ def _result(call: Call, value: msgspec.Struct) -> bytes:
 def _not_initialized(call: Call) -> Answer:
     problem = ProblemError(Code.INVALID_STATE, "say initialize first")
     return Answer(failure(call, problem, RpcCode.NOT_INITIALIZED))
+
+
+def _largest(capabilities: object) -> int:
+    """The largest message the client takes; 0: it did not say. What else it can do is nothing we know."""
+    found = capabilities.get("max_message_bytes") if isinstance(capabilities, dict) else None
+    if found is None:
+        return 0
+    if isinstance(found, bool) or not isinstance(found, int) or found < LEAST_MESSAGE_BYTES:
+        detail = f"capabilities.max_message_bytes: an integer from {LEAST_MESSAGE_BYTES}"
+        raise ProblemError(Code.INVALID_REQUEST, detail)
+    return found
 
 
 def _is_ours(version: object) -> bool:

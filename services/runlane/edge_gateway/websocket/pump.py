@@ -10,6 +10,7 @@ from typing import Protocol
 from runlane.edge_gateway.burst import Piece
 from runlane.edge_gateway.lanes import Gate, Lane
 from runlane.edge_gateway.outgoing import Want
+from runlane.edge_gateway.websocket.frames import Outlet
 from runlane.edge_gateway.websocket.subscription import Subscription
 from runlane_contracts.resume import EndReason
 
@@ -45,6 +46,7 @@ class Pump:
 
     def __init__(self, socket: Socket, gate: Gate, *, clock: Callable[[], float], on_end: OnEnd) -> None:
         self._socket = socket
+        self.outlet = Outlet(socket)
         self._gate = gate
         self._clock = clock
         self._on_end = on_end
@@ -92,7 +94,7 @@ class Pump:
         return sorted(self._ready, key=lambda one: Lane.PREVIEWS if one.lane is None else one.lane)
 
     def _write(self, subscription: Subscription, piece: Piece) -> None:
-        self._socket.write_frames(piece.chunk.data)
+        self.outlet.write(piece.chunk)
         del self._ready[subscription]
         if subscription.want is not Want.NEWS:
             self._ready[subscription] = None  # at the end of the queue

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from runlane.edge_gateway.frames import Chunk
 from runlane.edge_gateway.lanes import Gate
 from runlane.edge_gateway.websocket import jsonrpc
 from runlane.edge_gateway.websocket.commands import CommandGateway
@@ -179,7 +180,7 @@ class Session:
         self._write(text)
 
     def _write(self, text: bytes) -> None:
-        self._socket.write_frames(text_frame(text))
+        self._pump.outlet.write(Chunk(text_frame(text)))
 
     def _moved(self) -> None:
         """There is room again, or the connection is gone."""

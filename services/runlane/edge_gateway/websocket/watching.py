@@ -63,8 +63,9 @@ class RunWatches:
                 `cursor_expired`, `overloaded`, `quota_exceeded`.
             Retryable: the view does not answer.
         """
-        request = _request(asked)
         run = RunAddress(principal.tenant_id, asked.run_id)
+        async with self._presence.judging(run):
+            request = _request(asked)
         self.crowd.check(principal.tenant_id)
         async with AsyncExitStack() as stack:
             hub = await stack.enter_async_context(self._presence.hub(run, min_sequence=request.min_sequence))

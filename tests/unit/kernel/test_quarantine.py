@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from runlane.redaction_filter.lean import is_good_payload
-from runlane.redaction_filter.quarantine import Examined, Fault, Origin, examine
+from runlane.kernel.quarantine import Examined, Fault, Origin, examine
+from runlane.kernel.well_formed import is_good_payload
 from runlane_contracts import events
 from runlane_contracts.codec import decode_json, encode
 from runlane_contracts.envelope import Commit, Fact

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from runlane.redaction_filter.lean import has_good_ids, is_good_payload
+from runlane.kernel.well_formed import has_good_ids, is_good_payload
 from runlane_contracts import events
 from runlane_contracts.classification import Classification
 from runlane_contracts.codec import encode

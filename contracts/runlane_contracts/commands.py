@@ -152,7 +152,11 @@ class Rejection(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a command. `applied_sequence` is the run's sequence after it was applied."""
+    """What became of a command. `applied_sequence` is the run's sequence after it was applied.
+
+    `command` is the command as it was asked, until there is an outcome: who finds that it was not sent, sends it. No
+    answer shows it.
+    """
 
     command_id: CommandId
     idempotency_key: IdempotencyKey
@@ -166,6 +170,7 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     applied_sequence: int | None = None
     log_stream_seq: int | None = None
     rejection: Rejection | None = None
+    command: Command | None = None
 
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -1,14 +1,17 @@
 """Commands in: recorded in the ledger, then handed to the supervisor; and what became of them.
 
 The same key with the same content is the same command, however often it is sent: the ledger entry is made by
-compare-and-set before anything is published, and publishing again is recognised by its message id.
+compare-and-set before anything is published, and publishing again is recognised by its message id. The entry keeps the
+command until it has an outcome, so that whoever finds it recorded and not decided can send it (`strays.py`).
 """
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from runlane.command_gateway.outcomes import Outcomes
 from runlane.hosting.spans import sending
@@ -106,25 +109,32 @@ class Intake:
             return await outcome.within(wait_s) or entry
 
     async def known(self, tenant_id: str, command_id: str) -> LedgerEntry | None:
-        """The ledger's entry."""
+        """The ledger's entry. Raises Retryable."""
         return await self._ledger.find(tenant_id, command_id)
 
     async def _accept(self, intent: Intent) -> LedgerEntry:
-        at = timestamp(self._now())
-        entry, _ = await self._ledger.accept(_entry(intent, at))
+        asked = _command(self._traced(intent), timestamp(self._now()))
+        entry, is_new = await self._ledger.accept(_entry(intent, asked))
         if entry.fingerprint != intent.fingerprint:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
         if entry.status is LedgerStatus.ACCEPTED:
             with sending(self._stream, message_id=intent.command_id, run=intent.run):
-                traced = self._traced(intent)
-                sent = {headers.COMMIT_ID: intent.command_id}
-                if traced.traceparent is not None:
-                    sent[headers.TRACEPARENT] = traced.traceparent
-                await self._publisher.publish(
-                    self._subjects.command(*intent.run), encode(_command(traced, entry.accepted_at)), sent
-                )
+                # Who repeats a request repeats the first one's, whoever asks.
+                first = entry.command or replace(asked, issued_at=entry.accepted_at)
+                await self._publish(replace(first, traceparent=self._traced(intent).traceparent) if is_new else first)
             self.accepted += 1
         return entry
+
+    async def send_again(self, entry: LedgerEntry) -> None:
+        """Send what was recorded and may never have been sent. Sent twice, it is decided once. Raises Retryable."""
+        if entry.status is LedgerStatus.ACCEPTED and entry.command is not None:
+            await self._publish(entry.command)
+
+    async def _publish(self, command: Command) -> None:
+        sent = {headers.COMMIT_ID: command.command_id}
+        if command.traceparent is not None:
+            sent[headers.TRACEPARENT] = command.traceparent
+        await self._publisher.publish(self._subjects.command(command.tenant_id, command.run_id), encode(command), sent)
 
     def _traced(self, intent: Intent) -> Intent:
         """In the span that sends it, if there is one, else in the trace of who asked.
@@ -132,14 +142,14 @@ class Intake:
         A run that nobody brought a trace for gets its own; whether it is recorded is decided here, once.
         """
         if is_tracing():
-            return replace(intent, traceparent=current_traceparent() or intent.traceparent)
+            return dataclasses.replace(intent, traceparent=current_traceparent() or intent.traceparent)
         if intent.traceparent is not None or not isinstance(intent.payload, (StartRun, ReExecuteRun)):
             return intent
         context = own_context(*intent.run, ratio=self._sample_ratio)
-        return replace(intent, traceparent=context.traceparent)
+        return dataclasses.replace(intent, traceparent=context.traceparent)
 
 
-def _entry(intent: Intent, at: str) -> LedgerEntry:
+def _entry(intent: Intent, asked: Command) -> LedgerEntry:
     return LedgerEntry(
         command_id=intent.command_id,
         idempotency_key=intent.idempotency_key,
@@ -148,7 +158,8 @@ def _entry(intent: Intent, at: str) -> LedgerEntry:
         run_id=intent.run.run_id,
         fingerprint=intent.fingerprint,
         status=LedgerStatus.ACCEPTED,
-        accepted_at=at,
+        accepted_at=asked.issued_at,
+        command=asked,
     )
 
 

@@ -116,10 +116,12 @@ class CommandHandler:
             applied, detail = None, "a fault of the service; look at the run for whether it had an effect"
         if applied is not None:  # what it did is in the log; what was to follow is not done
             return msgspec.structs.replace(
-                known, status=LedgerStatus.APPLIED, settled_at=settled_at, applied_sequence=applied
+                known, status=LedgerStatus.APPLIED, settled_at=settled_at, applied_sequence=applied, command=None
             )
         rejection = Rejection(code=Code.INTERNAL.value, detail=detail)
-        return msgspec.structs.replace(known, status=LedgerStatus.REJECTED, settled_at=settled_at, rejection=rejection)
+        return msgspec.structs.replace(
+            known, status=LedgerStatus.REJECTED, settled_at=settled_at, rejection=rejection, command=None
+        )
 
     async def settle(self, command: Command) -> LedgerEntry:
         """The command's outcome; durable, with everything it leads to, when this returns. Raises Retryable."""

@@ -50,7 +50,8 @@ class Client:
 
     async def start_run(self, **body: Any) -> str:
         body = {"agent": "a", "input": {"text": "hello"}, "dispatch": "external"} | body
-        reply = await self.http.post("/v1/runs", json=body)
+        # Right after it was started, or something was killed, nobody may decide for a while.
+        reply = await self.http.post("/v1/runs", json=body, headers={"Prefer": "wait=25"})
         assert reply.status_code == 201, reply.text
         return str(reply.json()["run_id"])
 

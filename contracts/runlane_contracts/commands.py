@@ -114,6 +114,10 @@ COMMANDS: dict[str, type[CommandPayload]] = {
                 ReconcileTool, ProvideInput, SendMessage, ReExecuteRun)
 }  # fmt: skip
 
+GIVE_UP = "command.give_up"
+"""The type of what a gateway sends in the place of a command that was never sent, as far as it can tell: under its id,
+and without a payload. Nobody can ask for it over HTTP."""
+
 STARTING = frozenset({StartRun.TYPE, ReExecuteRun.TYPE})
 """Commands that begin the run they are about."""
 
@@ -152,11 +156,7 @@ class Rejection(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a command. `applied_sequence` is the run's sequence after it was applied.
-
-    `command` is the command as it was asked, until there is an outcome: who finds that it was not sent, sends it. No
-    answer shows it.
-    """
+    """What became of a command. `applied_sequence` is the run's sequence after it was applied."""
 
     command_id: CommandId
     idempotency_key: IdempotencyKey
@@ -170,7 +170,6 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     applied_sequence: int | None = None
     log_stream_seq: int | None = None
     rejection: Rejection | None = None
-    command: Command | None = None
 
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

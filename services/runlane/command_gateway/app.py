@@ -117,7 +117,7 @@ class _Gateway:
         self._strays = Strays(
             self._direct,
             layout.ledger_bucket,
-            self._intake.send_again,
+            self._intake.give_up,
             now=utc_now,
             older_than_s=settings.stray_after_s,
         )
@@ -241,7 +241,7 @@ class _Gateway:
                 "waiting_for_outcomes": self._outcomes.count,
                 "starting": self._admission.starting_count,
                 "admits_runs": not self._admission.streams_full,
-                "commands_sent_again": self._strays.sent,
+                "commands_given_up": self._strays.given_up,
                 "previews_dropped": self._previews.counts.dropped,
                 "refusals_dropped": self.refusals.dropped,
             },

@@ -1,17 +1,15 @@
 """Commands in: recorded in the ledger, then handed to the supervisor; and what became of them.
 
 The same key with the same content is the same command, however often it is sent: the ledger entry is made by
-compare-and-set before anything is published, and publishing again is recognised by its message id. The entry keeps the
-command until it has an outcome, so that whoever finds it recorded and not decided can send it (`strays.py`).
+compare-and-set before anything is published, and publishing again is recognised by its message id. The ledger holds
+no content, so what was recorded and never sent can only be ended (`strays.py`).
 """
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from runlane.command_gateway.outcomes import Outcomes
 from runlane.hosting.spans import sending
@@ -23,6 +21,7 @@ from runlane_contracts import headers
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.commands import (
+    GIVE_UP,
     Command,
     CommandPayload,
     IdempotencyKey,
@@ -38,6 +37,8 @@ from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
 from runlane_contracts.tracing import own_context
+
+_GATEWAY = Actor(kind="service", id="command_gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,22 +114,34 @@ class Intake:
         return await self._ledger.find(tenant_id, command_id)
 
     async def _accept(self, intent: Intent) -> LedgerEntry:
-        asked = _command(self._traced(intent), timestamp(self._now()))
-        entry, is_new = await self._ledger.accept(_entry(intent, asked))
+        at = timestamp(self._now())
+        entry, _ = await self._ledger.accept(_entry(intent, at))
         if entry.fingerprint != intent.fingerprint:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
         if entry.status is LedgerStatus.ACCEPTED:
             with sending(self._stream, message_id=intent.command_id, run=intent.run):
-                # Who repeats a request repeats the first one's, whoever asks.
-                first = entry.command or replace(asked, issued_at=entry.accepted_at)
-                await self._publish(replace(first, traceparent=self._traced(intent).traceparent) if is_new else first)
+                await self._publish(_command(self._traced(intent), entry.accepted_at))
             self.accepted += 1
         return entry
 
-    async def send_again(self, entry: LedgerEntry) -> None:
-        """Send what was recorded and may never have been sent. Sent twice, it is decided once. Raises Retryable."""
-        if entry.status is LedgerStatus.ACCEPTED and entry.command is not None:
-            await self._publish(entry.command)
+    async def give_up(self, entry: LedgerEntry) -> None:
+        """End a command that was recorded and seems to have never been sent. Raises Retryable.
+
+        What is sent has the command's message id: if the command is in the stream, this is not stored, or comes after
+        it. So the supervisor, which takes what is of one run in the stream's order, tells which it was.
+        """
+        await self._publish(
+            Command(
+                command_id=entry.command_id,
+                idempotency_key=entry.idempotency_key,
+                type=GIVE_UP,
+                tenant_id=entry.tenant_id,
+                run_id=entry.run_id,
+                issued_at=entry.accepted_at,
+                issued_by=_GATEWAY,
+                payload=Raw(b"{}"),
+            )
+        )
 
     async def _publish(self, command: Command) -> None:
         sent = {headers.COMMIT_ID: command.command_id}
@@ -142,14 +155,14 @@ class Intake:
         A run that nobody brought a trace for gets its own; whether it is recorded is decided here, once.
         """
         if is_tracing():
-            return dataclasses.replace(intent, traceparent=current_traceparent() or intent.traceparent)
+            return replace(intent, traceparent=current_traceparent() or intent.traceparent)
         if intent.traceparent is not None or not isinstance(intent.payload, (StartRun, ReExecuteRun)):
             return intent
         context = own_context(*intent.run, ratio=self._sample_ratio)
-        return dataclasses.replace(intent, traceparent=context.traceparent)
+        return replace(intent, traceparent=context.traceparent)
 
 
-def _entry(intent: Intent, asked: Command) -> LedgerEntry:
+def _entry(intent: Intent, at: str) -> LedgerEntry:
     return LedgerEntry(
         command_id=intent.command_id,
         idempotency_key=intent.idempotency_key,
@@ -158,8 +171,7 @@ def _entry(intent: Intent, asked: Command) -> LedgerEntry:
         run_id=intent.run.run_id,
         fingerprint=intent.fingerprint,
         status=LedgerStatus.ACCEPTED,
-        accepted_at=asked.issued_at,
-        command=asked,
+        accepted_at=at,
     )
 
 

@@ -52,7 +52,10 @@ class CommandGatewaySettings(BaseSettings):
     )
 
     stray_after_s: float = Field(
-        default=20.0, gt=0, le=3600, description="A command without an outcome after so long is sent again."
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="A command without an outcome after so long ends as `expired`, if it was never sent.",
     )
     stray_every_s: float = Field(default=5.0, gt=0, le=3600, description="How often the ledger is read for those.")
 

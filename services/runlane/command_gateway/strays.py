@@ -1,9 +1,9 @@
 """Commands that were recorded and never sent: their gateway died in between, and nobody repeated the request.
 
 Every gateway reads the ledger behind its writers, each entry once, when it is old enough that it should long have been
-sent. One that has no outcome then is sent again, under its id; where it was sent after all, the stream has it already
-or the supervisor knows it, and it is decided once. What is older than the ledger's last `LOOK_BACK` entries when a
-gateway starts is sent when somebody looks at it.
+sent. One that has no outcome then is given up under its own message id: where it was sent after all, the stream has it
+before that, and it is decided as it was asked; where it was not, it ends as `expired`, and can be asked for again. What
+is older than the ledger's last `LOOK_BACK` entries when a gateway starts is given up when somebody looks at it.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ LOOK_BACK: Final = 100_000
 """How many of the ledger's last revisions are read at the start."""
 PAGE_MESSAGES: Final = 256
 AGAIN_AFTER_S: Final = 60.0
-"""Who looks at a command again and again has it sent no more often."""
+"""Who looks at a command again and again has it given up no more often."""
 MAX_REMEMBERED: Final = 10_000
 
 _ACCEPTED = b'"status":"accepted"'
 
-SendAgain = Callable[[LedgerEntry], Awaitable[None]]
+GiveUp = Callable[[LedgerEntry], Awaitable[None]]
 
 
 class LedgerStream(Protocol):
@@ -45,17 +45,17 @@ class LedgerStream(Protocol):
 
 
 class Strays:
-    """Finds them and has them sent. `older_than_s`: a command that is younger may still be on its way."""
+    """Finds them and has them given up. `older_than_s`: a command that is younger may still be on its way."""
 
-    def __init__(self, ledger: LedgerStream, bucket: str, send: SendAgain, *, now: Now, older_than_s: float) -> None:
+    def __init__(self, ledger: LedgerStream, bucket: str, give_up: GiveUp, *, now: Now, older_than_s: float) -> None:
         self._ledger, self._stream, self._subjects = ledger, f"KV_{bucket}", f"$KV.{bucket}.>"
-        self._send, self._now, self._older_than = send, now, timedelta(seconds=older_than_s)
+        self._give_up, self._now, self._older_than = give_up, now, timedelta(seconds=older_than_s)
         self._epoch, self._next_seq = "", 1
         self._looked_at: OrderedDict[str, float] = OrderedDict()
-        self.sent = 0
+        self.given_up = 0
 
     async def watch(self, every_s: float) -> None:
-        """Sweep for ever. What cannot be read or sent now is tried the next time."""
+        """Sweep for ever. What cannot be read or written now is tried the next time."""
         while True:
             await asyncio.sleep(every_s)
             try:
@@ -64,7 +64,7 @@ class Strays:
                 log.info("the ledger could not be swept: %s", exc)
 
     async def sweep(self) -> None:
-        """Send what is old enough and has no outcome, of what was not read yet. Raises Retryable."""
+        """Give up what is old enough and has no outcome, of what was not read yet. Raises Retryable."""
         state = await self._ledger.stream_state(self._stream)
         if state.epoch != self._epoch:
             self._epoch, self._next_seq = state.epoch, max(state.first_seq, state.last_seq - LOOK_BACK + 1, 1)
@@ -77,11 +77,11 @@ class Strays:
                     return
                 entry = _accepted(message.data)
                 if entry is not None:
-                    await self._send_again(entry)
+                    await self._end(entry)
                 self._next_seq = message.seq + 1
 
     async def look(self, entry: LedgerEntry) -> None:
-        """Somebody looks at a command: it is sent again if it should have an outcome by now. Raises Retryable."""
+        """Somebody looks at a command: it is given up if it should have an outcome by now. Raises Retryable."""
         clock = asyncio.get_running_loop().time()
         if not self._is_old(entry) or clock - self._looked_at.get(entry.command_id, -AGAIN_AFTER_S) < AGAIN_AFTER_S:
             return
@@ -89,7 +89,7 @@ class Strays:
         self._looked_at.move_to_end(entry.command_id)
         if len(self._looked_at) > MAX_REMEMBERED:
             self._looked_at.popitem(last=False)
-        await self._send_again(entry)
+        await self._end(entry)
 
     def _is_old(self, entry: LedgerEntry) -> bool:
         if entry.status is not LedgerStatus.ACCEPTED:
@@ -99,9 +99,9 @@ class Strays:
         except ValueError:
             return False
 
-    async def _send_again(self, entry: LedgerEntry) -> None:
-        await self._send(entry)
-        self.sent += 1
+    async def _end(self, entry: LedgerEntry) -> None:
+        await self._give_up(entry)
+        self.given_up += 1
 
 
 def _accepted(data: bytes) -> LedgerEntry | None:

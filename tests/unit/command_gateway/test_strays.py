@@ -1,4 +1,4 @@
-"""A command whose gateway died between recording and sending it is found and sent, and decided once."""
+"""A command whose gateway died between recording and sending it is found, and given up under its own id."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from runlane.kernel.errors import Retryable
 from runlane.kernel.ledger import Ledger
 from runlane.kernel.publisher import PubAck
 from runlane_contracts.codec import decode_command, timestamp
-from runlane_contracts.commands import CancelRun, Command, LedgerEntry, LedgerStatus, command_id_of
+from runlane_contracts.commands import GIVE_UP, CancelRun, Command, LedgerEntry, LedgerStatus, command_id_of
 from runlane_contracts.envelope import Actor
 from runlane_contracts.headers import COMMIT_ID
 from runlane_contracts.subjects import RunAddress, Subjects
@@ -42,7 +42,7 @@ class World:
         self.read: list[int] = []
 
     def a_gateway(self) -> Strays:
-        return Strays(self, "RL_LEDGER", self.intake.send_again, now=lambda: self.at, older_than_s=20)
+        return Strays(self, "RL_LEDGER", self.intake.give_up, now=lambda: self.at, older_than_s=20)
 
     async def asked(self, key: str, *, by: str = "ada") -> None:
         run, who = RunAddress("demo", "run_1"), Actor(kind="user", id=by)
@@ -61,7 +61,7 @@ class World:
         known = await self.ledger.find("demo", command_id_of("demo", key))
         assert known is not None
         settled_at = timestamp(self.at)
-        outcome = msgspec.structs.replace(known, status=LedgerStatus.APPLIED, settled_at=settled_at, command=None)
+        outcome = msgspec.structs.replace(known, status=LedgerStatus.APPLIED, settled_at=settled_at)
         settled = await self.ledger.settle(outcome)
         self._stamp()
         return settled
@@ -93,11 +93,12 @@ class World:
         yield Page([StoredMessage(one.key, one.revision, self.times[one.revision], {}, one.value) for one in found], 0)
 
 
-async def test_a_command_that_was_recorded_and_never_sent_is_sent_once_it_is_old_enough() -> None:
-    """To see it fail: keep no `command` in the ledger's entry; then it stays accepted until it is forgotten."""
+async def test_a_command_that_was_recorded_and_never_sent_is_given_up_once_it_is_old_enough() -> None:
+    """To see it fail: let `sweep` return at once; then it stays accepted until it is forgotten."""
     world = World()
     world.dies = True
     await world.asked("stray")
+    assert b"reason" not in b"".join(one.value for one in world.bucket.entries()), "P8: the ledger holds no content"
     world.dies = False
     await world.strays.sweep()
     assert world.sent == [], "it may be on its way"
@@ -105,19 +106,17 @@ async def test_a_command_that_was_recorded_and_never_sent_is_sent_once_it_is_old
     await world.strays.sweep()
     ((message_id, command),) = world.sent
     assert message_id == command.command_id == command_id_of("demo", "stray")
-    assert (command.issued_by.id, command.issued_at) == ("ada", timestamp(NOW))
-    assert msgspec.json.decode(command.payload) == {"reason": "stray"}
+    assert (command.type, bytes(command.payload), command.issued_at) == (GIVE_UP, b"{}", timestamp(NOW))
+    assert command.issued_by == Actor(kind="service", id="command_gateway")
     await world.strays.sweep()
     assert len(world.sent) == 1
 
 
-async def test_what_has_an_outcome_is_not_sent_and_each_entry_is_read_once() -> None:
+async def test_what_has_an_outcome_is_not_given_up_and_each_entry_is_read_once() -> None:
     world = World()
     for number in range(3):
         await world.asked(f"k{number}")
-        assert (await world.settled(f"k{number}")).command is None, (
-            "what was asked is not kept longer than it has to be"
-        )
+        await world.settled(f"k{number}")
     world.at += timedelta(seconds=60)
     await world.strays.sweep()
     assert len(world.sent) == 3
@@ -126,7 +125,7 @@ async def test_what_has_an_outcome_is_not_sent_and_each_entry_is_read_once() -> 
     assert len(world.read) == 3
 
 
-async def test_what_could_not_be_sent_is_sent_the_next_time() -> None:
+async def test_what_could_not_be_given_up_is_the_next_time() -> None:
     world = World()
     world.dies = True
     await world.asked("stray")
@@ -139,7 +138,7 @@ async def test_what_could_not_be_sent_is_sent_the_next_time() -> None:
     assert [command.idempotency_key for _, command in world.sent] == ["stray", "stray"], "twice, under one message id"
 
 
-async def test_who_looks_at_a_command_has_it_sent_and_not_again_at_each_look() -> None:
+async def test_who_looks_at_a_command_has_it_given_up_and_not_again_at_each_look() -> None:
     world = World()
     world.dies = True
     await world.asked("stray")
@@ -156,10 +155,12 @@ async def test_who_looks_at_a_command_has_it_sent_and_not_again_at_each_look() -
     assert len(world.sent) == 1
 
 
-async def test_who_repeats_a_request_repeats_what_the_first_one_asked() -> None:
+async def test_who_repeats_a_request_in_time_has_it_sent() -> None:
     world = World()
     world.dies = True
-    await world.asked("stray", by="ada")
+    await world.asked("stray")
     world.dies = False
-    await world.asked("stray", by="bob")
-    assert [command.issued_by.id for _, command in world.sent] == ["ada"]
+    world.at += timedelta(seconds=10)
+    await world.asked("stray")
+    ((message_id, command),) = world.sent
+    assert (message_id, command.type, command.issued_at) == (command.command_id, "run.cancel", timestamp(NOW))

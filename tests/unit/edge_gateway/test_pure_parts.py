@@ -144,7 +144,7 @@ def test_types_may_be_given_one_by_one() -> None:
 
 @pytest.mark.parametrize(
     "query",
-    [b"from=end", b"previews=1", b"types=to", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
+    [b"from=end", b"previews=1", b"types=t", b"min_sequence=-1", b"min_sequence=x", b"min_sequence=9999999999999999999",
      b"\xff=1", b"a=%ff", b"&".join(b"a%d=1" % index for index in range(60))],
 )  # fmt: skip
 def test_a_watch_that_makes_no_sense_is_refused_by_name(query: bytes) -> None:

@@ -139,6 +139,7 @@ def _audit_sink(layout: Layout) -> BrokerUser:
         layout,
         publish=(
             layout.subjects.all_of("audit"), *_read(stream), f"{API}.STREAM.MSG.GET.{stream}",
+            *_read(*_log(layout)),  # who held a lease is said by the run's own log
             layout.subjects.intake(PLATFORM, "broker"),
         ),
         buries=False,

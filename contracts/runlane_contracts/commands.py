@@ -114,6 +114,10 @@ COMMANDS: dict[str, type[CommandPayload]] = {
                 ReconcileTool, ProvideInput, SendMessage, ReExecuteRun)
 }  # fmt: skip
 
+GIVE_UP = "command.give_up"
+"""The type of what a gateway sends in the place of a command that was never sent, as far as it can tell: under its id,
+and without a payload. Nobody can ask for it over HTTP."""
+
 STARTING = frozenset({StartRun.TYPE, ReExecuteRun.TYPE})
 """Commands that begin the run they are about."""
 

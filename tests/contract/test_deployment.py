@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
@@ -21,6 +24,8 @@ from runlane.cli.provision import provision
 from runlane.hosting.api_keys import ApiKeyAuthorizer
 from runlane.hosting.nats_server import find_binary
 from runlane.hosting.settings import CommonSettings
+from runlane.object_store.settings import client_options
+from runlane.object_store.store import RETRY_TIMEOUT
 from runlane_contracts.access import broker_users
 from runlane_contracts.streams import Layout
 
@@ -272,6 +277,64 @@ def test_probes_ask_where_the_service_answers() -> None:
         assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "health"}
         if "http" in named:
             assert str(named["http"]) in {value for key, value in told.items() if key.endswith("_HTTP_PORT")}, name
+
+
+def test_a_pod_that_goes_is_routed_to_no_more_before_it_stops_and_has_the_time_to_stop() -> None:
+    """Without the pause a rolling upgrade refuses those who are still sent to a gateway that has closed its door."""
+    options = client_options("s3://bucket")
+    assert options is not None
+    # A process waits for a thread that asks a store which hangs: its last try may begin when the retries are over.
+    hung_s = RETRY_TIMEOUT.total_seconds() + int(options["timeout"].removesuffix("s"))
+    stops_s = 5 + max(hung_s, float(CommonSettings.model_fields["drain_deadline_s"].default))
+    for name, workload in objects("Deployment").items():
+        container, pause_s = container_of(workload), 0
+        if "http" in {port["name"] for port in container["ports"]}:
+            program, text = container["lifecycle"]["preStop"]["exec"]["command"]
+            pause_s = int(text)
+            assert (program, pause_s >= 5) == ("sleep", True), name
+        given_s = pod_of(workload)["spec"]["terminationGracePeriodSeconds"]
+        assert given_s >= pause_s + stops_s, name
+    assert int(compose()["edge_gateway"]["stop_grace_period"].removesuffix("s")) >= stops_s
+
+
+def test_only_probes_and_operators_reach_what_asks_for_no_password() -> None:
+    for rule in objects("NetworkPolicy")["nats"]["spec"]["ingress"]:
+        ports = {port["port"] for port in rule["ports"]}
+        assert 8222 not in ports  # the monitor: who is connected, and to which subjects
+        assert 6222 not in ports or rule["from"]
+
+
+def test_the_image_holds_what_the_product_needs_in_the_versions_that_are_tested() -> None:
+    """Nothing that only tests and tools need. To make it anew: `k8s/README.md`, Image."""
+    tested = _pinned(ROOT / "requirements.lock")
+    inside = _pinned(K8S / "images" / "requirements.lock")
+    assert inside.items() <= tested.items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(inside) == _needed([*project["project"]["dependencies"], *project["build-system"]["requires"]])
+
+
+def _pinned(lock: Path) -> dict[str, str]:
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", lock.read_text(), re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in found}
+
+
+def _needed(requirements: list[str]) -> set[str]:
+    """All that these ask for, and what that asks for, of what is installed here."""
+    found: set[tuple[str, str]] = set()
+    todo = [Requirement(text) for text in requirements]
+    while todo:
+        one = todo.pop()
+        name = str(canonicalize_name(one.name))
+        for extra in {"", *one.extras}:
+            if (name, extra) not in found:
+                found.add((name, extra))
+                wanted = (Requirement(text) for text in distribution(name).requires or ())
+                todo += [
+                    each
+                    for each in wanted
+                    if each.marker is None or each.marker.evaluate({"extra": extra, "python_version": "3.11"})
+                ]
+    return {name for name, _ in found}
 
 
 def test_one_image_of_this_version_runs_everywhere() -> None:

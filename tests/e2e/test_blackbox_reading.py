@@ -154,7 +154,7 @@ async def test_hello_says_everything_and_agrees_with_what_follows(demo: Wire, do
 
 @pytest.mark.parametrize(
     "query",
-    ["from=bogus", "from=START", "previews=1", "types=*", "types=tool", "types=Tool.*", "min_sequence=-1",
+    ["from=bogus", "from=START", "previews=1", "types=*", "types=tolo", "types=Tool.*", "min_sequence=-1",
      "min_sequence=1e3", "types=" + ",".join(f"a.b{n}" for n in range(65))],
 )  # fmt: skip
 async def test_parameters_that_make_no_sense_are_refused_before_the_stream_opens(

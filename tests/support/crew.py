@@ -6,6 +6,7 @@ async with crew(running, "pool", book) as workers:
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -83,7 +84,8 @@ async def crew(running: Product, name: str, book: Path, *, over: str = "http", *
     assert info is not None
     url = running.url if over == "http" else info.worker_nats_url
     async with HttpTransport(running.url, running.tokens["demo"]) as transport:
-        one = Crew(url, running.tokens["demo"], f"{name}-{over}", Book(book), transport, **more)
+        pool = f"{name}-{over}-{uuid.uuid4().hex[:8]}"  # runs are named after it: a second try has its own
+        one = Crew(url, running.tokens["demo"], pool, Book(book), transport, **more)
         try:
             yield one
         finally:

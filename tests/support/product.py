@@ -120,7 +120,8 @@ class Wire:
         await self.http.aclose()
 
     async def start_run(self, **body: Any) -> str:
-        reply = await self.http.post("/v1/runs", json={"agent": "test", "input": {}, "dispatch": "external"} | body)
+        body = {"agent": "test", "input": {}, "dispatch": "external"} | body
+        reply = await self.http.post("/v1/runs", json=body, headers={"Prefer": "wait=15"})
         assert reply.status_code == 201, reply.text
         self.written[reply.json()["run_id"]] = reply.json()["sequence"]
         return str(reply.json()["run_id"])

@@ -50,7 +50,14 @@ class Client:
 
     async def start_run(self, **body: Any) -> str:
         body = {"agent": "a", "input": {"text": "hello"}, "dispatch": "external"} | body
-        reply = await self.http.post("/v1/runs", json=body)
+        # Right after it was started, or something was killed, nobody may decide for a while.
+        headers = {"Prefer": "wait=25", "Idempotency-Key": uuid.uuid4().hex}
+        reply = await self.http.post("/v1/runs", json=body, headers=headers)
+        for _ in range(50):  # while a leader is elected, the same request may have to be sent again
+            if reply.status_code != 503:
+                break
+            await asyncio.sleep(0.5)
+            reply = await self.http.post("/v1/runs", json=body, headers=headers)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["run_id"])
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from runlane.audit_sink import records
+from runlane.audit_sink.owners import Owners
 from runlane.audit_sink.records import Read, SourceMessage
 from runlane.audit_sink.sealer import Sealer
 from runlane.kernel.delivery import Delivery
@@ -16,11 +17,14 @@ class SourceHandler:
     def __init__(self, sealer: Sealer, direct: DirectReader, stream: str, read: Read, *, is_gapless: bool) -> None:
         self._sealer, self._direct = sealer, direct
         self._stream, self._read, self._is_gapless = stream, read, is_gapless
+        self._owners = Owners(direct) if read is records.of_commit else None
         self._epoch = ""
 
     async def resume(self) -> int:
         """Where the records stand: deliveries begin after it. Raises Retryable."""
         self._direct.forget_epoch(self._stream)
+        if self._owners is not None:
+            self._owners.forget()
         state = await self._direct.stream_state(self._stream)
         self._epoch = state.epoch
         return await self._sealer.resume(self._stream, state.epoch, state.first_seq if self._is_gapless else 0)
@@ -28,8 +32,12 @@ class SourceHandler:
     async def handle(self, deliveries: list[Delivery]) -> int:
         """Seal a batch; done up to its last message. Raises Retryable, Overloaded."""
         messages = [SourceMessage(one.stream, one.stream_seq, one.time_ns, one.subject, one.data) for one in deliveries]
-        await self._sealer.seal(self._epoch, [(message, self._read(message)) for message in messages])
+        await self._sealer.seal(self._epoch, [(message, await self._entries(message)) for message in messages])
         return messages[-1].seq
+
+    async def _entries(self, message: SourceMessage) -> records.Entries:
+        entries = self._read(message)
+        return entries if self._owners is None else await self._owners.named(message, entries)
 
 
 def reader_of(layout: Layout, stream: str) -> Read:

@@ -26,6 +26,9 @@ from runlane_contracts.commands import Command, LedgerEntry, LedgerStatus
 from runlane_contracts.envelope import Actor, Fact
 from runlane_contracts.ids import is_tenant
 
+LEASE_EPOCH = "lease_epoch_"
+"""How the owner of a run begins that is known by its lease alone; `owners.py` puts its worker before that."""
+
 RECORDED, ACCEPTED, UNREADABLE, LOST, REPLACED = "recorded", "accepted", "unreadable", "lost", "replaced"
 
 _SUPERVISOR = Actor(kind="service", id="run_supervisor")
@@ -118,7 +121,7 @@ def _of_fact(message: SourceMessage, tenant_id: str, run_id: str, fact: Fact, ca
 
 def _actor(fact: Fact) -> Actor:
     if fact.lease_epoch:
-        return Actor(kind="agent", id=f"lease_epoch_{fact.lease_epoch}")
+        return Actor(kind="agent", id=f"{LEASE_EPOCH}{fact.lease_epoch}")
     return Actor(kind=fact.actor.kind, id=safe(fact.actor.id))
 
 
@@ -126,7 +129,7 @@ def _target(fact: Fact, payload: Any, run_id: str) -> Target:
     if isinstance(payload, events.RunLeased):
         return Target(kind="lease", id=safe(payload.worker_id), run_id=safe(run_id))
     if isinstance(payload, events.RunLeaseLost):
-        return Target(kind="lease", id=f"lease_epoch_{payload.lease_epoch}", run_id=safe(run_id))
+        return Target(kind="lease", id=f"{LEASE_EPOCH}{payload.lease_epoch}", run_id=safe(run_id))
     item = None if payload is None else events.item_of(fact.type, payload)
     if item is None:
         return Target(kind="run", id=safe(run_id), run_id=safe(run_id))
@@ -142,7 +145,7 @@ def _outcome(payload: Any) -> str:
         case events.ToolReconciled():
             return payload.outcome
         case events.RunLeased():
-            return f"lease_epoch_{payload.lease_epoch}"
+            return f"{LEASE_EPOCH}{payload.lease_epoch}"
         case events.RunLeaseLost():
             return safe(payload.cause)
         case events.LogCompacted():

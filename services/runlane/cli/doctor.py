@@ -168,7 +168,7 @@ async def _dead_letters(broker: Connection, layout: Layout) -> Finding:
     except ApiError:
         return Finding("dead letters", "fail", "their stream is not there", "runlane provision")
     count = int(info["state"]["messages"])
-    return Finding("dead letters", "warn" if count else "ok", str(count), f"read {layout.dead_stream}: each says why")
+    return Finding("dead letters", "warn" if count else "ok", str(count), "`runlane dead-letters` says why")
 
 
 async def _service(broker: Connection, layout: Layout, name: str) -> Finding:

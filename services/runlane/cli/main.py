@@ -32,6 +32,7 @@ VERBS = (
     Verb("compact", "runlane.cli.compact:compact", "Operate", "Archive finished runs and take them out of the log."),
     Verb("erase", "runlane.cli.erase:erase", "Operate", "Remove the content of a finished run for good."),
     Verb("doctor", "runlane.cli.doctor:doctor", "Operate", "Look for what is wrong, and say what to do."),
+    Verb("dead-letters", "runlane.cli.dead_letters:dead_letters", "Operate", "Show what could not be processed."),
     Verb("bench", "runlane.cli.bench:bench", "Operate", "Measure what this installation carries."),
 )
 

@@ -20,6 +20,7 @@ from runlane.command_gateway.previews import PreviewsDesk
 from runlane.command_gateway.quota import Quota
 from runlane.command_gateway.runs import RunsDesk
 from runlane.command_gateway.settings import CommandGatewaySettings
+from runlane.command_gateway.strays import Strays
 from runlane.hosting.access import authorizer_of
 from runlane.hosting.authorizer import Authorizer
 from runlane.hosting.connections import Connections, connection_of
@@ -113,6 +114,13 @@ class _Gateway:
             sample_ratio=settings.common.telemetry_sample_ratio,
             stream=layout.command_stream,
         )
+        self._strays = Strays(
+            self._direct,
+            layout.ledger_bucket,
+            self._intake.give_up,
+            now=utc_now,
+            older_than_s=settings.stray_after_s,
+        )
         starts = Quota(rate_per_s=settings.starts_per_s, burst=settings.starts_burst)
         self._admission = Admission(
             quota=starts,
@@ -145,6 +153,7 @@ class _Gateway:
         commands = CommandsDesk(
             self._door,
             intake=self._intake,
+            strays=self._strays,
             cursors=self._cursors,
             max_body_bytes=settings.max_command_bytes,
             max_wait_s=settings.max_wait_s,
@@ -208,7 +217,8 @@ class _Gateway:
             every_s=self._settings.fullness_every_s,
         )
         waiting = watch_waiting(self._admission, self._waiting_of)
-        self._watches = [tasks.create_task(fullness), tasks.create_task(waiting)]
+        strays = self._strays.watch(self._settings.stray_every_s)
+        self._watches = [tasks.create_task(one) for one in (fullness, waiting, strays)]
 
     async def _waiting_of(self, tenant_id: str) -> int:
         return await self._direct.count(self._layout.work_stream, self._layout.subjects.work(tenant_id, "*"))
@@ -231,6 +241,7 @@ class _Gateway:
                 "waiting_for_outcomes": self._outcomes.count,
                 "starting": self._admission.starting_count,
                 "admits_runs": not self._admission.streams_full,
+                "commands_given_up": self._strays.given_up,
                 "previews_dropped": self._previews.counts.dropped,
                 "refusals_dropped": self.refusals.dropped,
             },

@@ -1,14 +1,18 @@
 """`POST /v1/runs/{run_id}/commands`, `GET /v1/commands…`: ask that something happen, and learn what became of it."""
 
+from contextlib import suppress
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from runlane.command_gateway.door import Caller, Door, idempotency_key, traceparent, user
 from runlane.command_gateway.intake import Intake, Intent
+from runlane.command_gateway.strays import Strays
 from runlane.command_gateway.wire import CommandBody, command_view
 from runlane.hosting.authorizer import Right
 from runlane.hosting.http import ProblemError, decode_body, json_response, prefer_wait
+from runlane.kernel.errors import Retryable
 from runlane_contracts.commands import (
     CommandPayload,
     LedgerEntry,
@@ -26,9 +30,16 @@ class CommandsDesk:
     """Takes commands and shows the ledger."""
 
     def __init__(
-        self, door: Door, *, intake: Intake, cursors: CursorKeys, max_body_bytes: int, max_wait_s: float
+        self,
+        door: Door,
+        *,
+        intake: Intake,
+        strays: Strays,
+        cursors: CursorKeys,
+        max_body_bytes: int,
+        max_wait_s: float,
     ) -> None:
-        self._door, self._intake, self._cursors = door, intake, cursors
+        self._door, self._intake, self._strays, self._cursors = door, intake, strays, cursors
         self._max_body_bytes, self._max_wait_s = max_body_bytes, max_wait_s
 
     async def post(self, request: Request) -> Response:
@@ -57,6 +68,8 @@ class CommandsDesk:
         entry = await self._intake.known(tenant_id, command_id) if is_id(command_id) else None
         if entry is None:
             raise ProblemError(Code.COMMAND_NOT_FOUND)
+        with suppress(Retryable):  # the answer is the ledger's either way
+            await self._strays.look(entry)
         return self._shown(entry, 200)
 
     def _intent(self, request: Request, caller: Caller, body: CommandBody) -> Intent:

@@ -1,7 +1,8 @@
 """Commands in: recorded in the ledger, then handed to the supervisor; and what became of them.
 
 The same key with the same content is the same command, however often it is sent: the ledger entry is made by
-compare-and-set before anything is published, and publishing again is recognised by its message id.
+compare-and-set before anything is published, and publishing again is recognised by its message id. The ledger holds
+no content, so what was recorded and never sent can only be ended (`strays.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from runlane_contracts import headers
 from runlane_contracts.canonical import sha256_of
 from runlane_contracts.codec import encode, timestamp
 from runlane_contracts.commands import (
+    GIVE_UP,
     Command,
     CommandPayload,
     IdempotencyKey,
@@ -35,6 +37,8 @@ from runlane_contracts.lifecycle import Refused
 from runlane_contracts.problems import Code
 from runlane_contracts.subjects import RunAddress, Subjects
 from runlane_contracts.tracing import own_context
+
+_GATEWAY = Actor(kind="service", id="command_gateway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,7 @@ class Intake:
             return await outcome.within(wait_s) or entry
 
     async def known(self, tenant_id: str, command_id: str) -> LedgerEntry | None:
-        """The ledger's entry."""
+        """The ledger's entry. Raises Retryable."""
         return await self._ledger.find(tenant_id, command_id)
 
     async def _accept(self, intent: Intent) -> LedgerEntry:
@@ -116,15 +120,34 @@ class Intake:
             raise Refused(Code.IDEMPOTENCY_CONFLICT, f"the key belongs to {entry.type} of run {entry.run_id}")
         if entry.status is LedgerStatus.ACCEPTED:
             with sending(self._stream, message_id=intent.command_id, run=intent.run):
-                traced = self._traced(intent)
-                sent = {headers.COMMIT_ID: intent.command_id}
-                if traced.traceparent is not None:
-                    sent[headers.TRACEPARENT] = traced.traceparent
-                await self._publisher.publish(
-                    self._subjects.command(*intent.run), encode(_command(traced, entry.accepted_at)), sent
-                )
+                await self._publish(_command(self._traced(intent), entry.accepted_at))
             self.accepted += 1
         return entry
+
+    async def give_up(self, entry: LedgerEntry) -> None:
+        """End a command that was recorded and seems to have never been sent. Raises Retryable.
+
+        What is sent has the command's message id: if the command is in the stream, this is not stored, or comes after
+        it. So the supervisor, which takes what is of one run in the stream's order, tells which it was.
+        """
+        await self._publish(
+            Command(
+                command_id=entry.command_id,
+                idempotency_key=entry.idempotency_key,
+                type=GIVE_UP,
+                tenant_id=entry.tenant_id,
+                run_id=entry.run_id,
+                issued_at=entry.accepted_at,
+                issued_by=_GATEWAY,
+                payload=Raw(b"{}"),
+            )
+        )
+
+    async def _publish(self, command: Command) -> None:
+        sent = {headers.COMMIT_ID: command.command_id}
+        if command.traceparent is not None:
+            sent[headers.TRACEPARENT] = command.traceparent
+        await self._publisher.publish(self._subjects.command(command.tenant_id, command.run_id), encode(command), sent)
 
     def _traced(self, intent: Intent) -> Intent:
         """In the span that sends it, if there is one, else in the trace of who asked.

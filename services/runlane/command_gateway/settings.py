@@ -51,6 +51,14 @@ class CommandGatewaySettings(BaseSettings):
         default=0.25, gt=0, le=10, description="How soon the ledger is read in case a wake-up was lost."
     )
 
+    stray_after_s: float = Field(
+        default=20.0,
+        gt=0,
+        le=3600,
+        description="A command without an outcome after so long ends as `expired`, if it was never sent.",
+    )
+    stray_every_s: float = Field(default=5.0, gt=0, le=3600, description="How often the ledger is read for those.")
+
     max_open_runs: int = Field(default=10_000, ge=1, description="Runs whose lifecycle is kept in memory.")
     max_kept_facts: int = Field(
         default=1_000_000, ge=1000, description="Facts whose ids are kept in memory, over all runs, to know repeats."

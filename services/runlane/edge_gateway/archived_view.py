@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from runlane.edge_gateway.view import BEGINNING, RELOCATED, Page, StreamStart, View, ViewCommit
+from runlane.hosting.telemetry import about_run
 from runlane.object_store.archives import ArchiveBroken, Archives, opened
 from runlane_contracts.archives import ARCHIVE_EPOCH, ArchiveManifest
 from runlane_contracts.codec import decode_raw_commit
@@ -50,7 +51,7 @@ class ArchivedView:
         try:
             commits = await self._archived(run, compaction, start.stream_seq, max_bytes)
         except ArchiveBroken as exc:
-            _log.error("%s", exc)
+            _log.error("%s", exc, extra=about_run(run))
             return stored
         return Page(commits, exhausted=False) if commits else stored
 

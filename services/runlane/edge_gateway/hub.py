@@ -32,6 +32,7 @@ from runlane.edge_gateway.run_state import (
     encoded_snapshot,
 )
 from runlane.edge_gateway.view import Feed, Subscription, View, ViewCommit
+from runlane.hosting.telemetry import about_run
 from runlane.kernel.errors import KernelError, Retryable
 from runlane_contracts.cursor import Position
 from runlane_contracts.events import LogCompacted
@@ -155,7 +156,7 @@ class RunHub:
     def report(self, hole: Hole) -> None:
         """Facts are missing: what somebody has to look into."""
         self._owner.meters.holes += 1
-        _log.error("%s", hole, extra=_extra(self.run, LogEvent.VIEW_HOLE))
+        _log.error("%s", hole, extra=about_run(self.run, event=LogEvent.VIEW_HOLE))
 
     def holds(self, sequence: int) -> bool:
         """Whether everything after a sequence is at hand, without reading history."""
@@ -383,7 +384,7 @@ class RunHub:
                 try:
                     moved = await self._read_on()
                 except (Retryable, TimeoutError) as exc:
-                    _log.warning("a repair waits: %r", exc, extra=_extra(self.run, LogEvent.VIEW_UNREACHABLE))
+                    _log.warning("a repair waits: %r", exc, extra=about_run(self.run, event=LogEvent.VIEW_UNREACHABLE))
                     moved = False
                 # A replica that answers may be a moment behind the one that told us.
                 attempt = 0 if moved else attempt + 1
@@ -393,7 +394,7 @@ class RunHub:
             self.report(exc)
             self._break()
         except Exception:  # noqa: BLE001 - whatever it is, other runs go on
-            _log.exception("a run cannot be followed", extra=_extra(self.run, LogEvent.VIEW_BROKEN))
+            _log.exception("a run cannot be followed", extra=about_run(self.run, event=LogEvent.VIEW_BROKEN))
             self._break()
         finally:
             self._repairing = False
@@ -566,10 +567,6 @@ async def _guarded(work: Coroutine[Any, Any, None]) -> None:
         await work
     except Exception:  # noqa: BLE001
         _log.exception("work beside failed", extra={"event": LogEvent.SERVICE_FAILED})
-
-
-def _extra(run: RunAddress, event: LogEvent) -> dict[str, str]:
-    return {"event": event, "tenant_id": run.tenant_id, "run_id": run.run_id}
 
 
 __all__ = ["HubLimits", "Hubs", "Listener", "RunAbsent", "RunHub", "TooManyRuns"]

@@ -3,12 +3,13 @@
 import re
 from dataclasses import dataclass
 
+from runlane_contracts import events
 from runlane_contracts.cursor import filter_hash
 
 MAX_TYPES = 64
 _NAME = r"[a-z][a-z0-9_]{0,62}"
 _TYPE = re.compile(rf"{_NAME}\.(?:{_NAME}|\*)")
-_FAMILY = re.compile(_NAME)
+_KNOWN_FAMILIES = frozenset(type_.partition(".")[0] for type_ in events.PAYLOADS)
 
 
 class TypeFilterInvalid(ValueError):
@@ -40,7 +41,9 @@ def type_filter(text: str | None) -> TypeFilter:
         raise TypeFilterInvalid(f"types: at most {MAX_TYPES}")
     for name in names:
         if _TYPE.fullmatch(name) is None:
-            raise TypeFilterInvalid(f"types: {name[:80]!r} is none of `family.verb`, `family.*` and `family`")
+            raise TypeFilterInvalid(
+                f"types: {name[:80]!r} is neither `family.verb`, `family.*` nor the name of a family"
+            )
     return TypeFilter(
         types=names,
         hash=filter_hash(names),
@@ -50,8 +53,8 @@ def type_filter(text: str | None) -> TypeFilter:
 
 
 def _full(name: str) -> str:
-    """A family alone means all of it: the two spellings are one filter, and their cursors are the same."""
-    return f"{name}.*" if _FAMILY.fullmatch(name) else name
+    """A known family alone means all of it: two spellings of one filter, and their cursors are the same."""
+    return f"{name}.*" if name in _KNOWN_FAMILIES else name
 
 
 EVERYTHING = type_filter(None)

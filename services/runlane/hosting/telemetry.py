@@ -26,7 +26,9 @@ from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import timestamp_of_ns
 from runlane_contracts.headers import TRACEPARENT
 from runlane_contracts.metric_help import HELP
-from runlane_contracts.telemetry import SCOPE, Attribute, Metric
+from runlane_contracts.subjects import RunAddress
+from runlane_contracts.telemetry import SCOPE, Attribute, LogEvent, Metric
+from runlane_contracts.tracing import run_trace_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -205,7 +207,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 def configure_logging(settings: CommonSettings, service: str) -> None:
     """Lines on stderr. What is passed as `extra` becomes a field; `event` is a registered name.
 
-    Each has a `trace_id`: of the run or request it is about, else that of the process, which it has for its life.
+    Each has a `trace_id`: of the run or request it is about (`about_run`), else that of the process, for its life.
     """
     handler = logging.StreamHandler(sys.stderr)
     mine = secrets.token_hex(16)
@@ -237,8 +239,8 @@ class JsonLines(logging.Formatter):
             "event": getattr(record, "event", record.name),
             "message": record.getMessage(),
             **self._fixed,
-            "trace_id": _trace_id(self._process),
             **_fields(record),
+            "trace_id": _trace_id(record, self._process),
         }
         if record.exc_info and record.exc_info[1] is not None:
             line["exception"] = trace_of(record.exc_info[1])
@@ -256,7 +258,7 @@ class TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         at = self.formatTime(record, "%H:%M:%S")
-        fields = _fields(record) | {"trace_id": _trace_id(self._process)}
+        fields = _fields(record) | {"trace_id": _trace_id(record, self._process)}
         shown = "".join(f" {name}={value}" for name, value in fields.items())
         line = f"{at} {record.levelname.lower():7} {self._service}: {record.getMessage()}{shown}"
         if record.exc_info and record.exc_info[1] is not None:
@@ -264,9 +266,22 @@ class TextLines(logging.Formatter):
         return line
 
 
-def _trace_id(otherwise: str) -> str:
+def about_run(run: RunAddress, trace_id: str | None = None, *, event: LogEvent | None = None) -> dict[str, str]:
+    """The `extra` of a line about a run. `trace_id`: the run's, where who says it knows that somebody brought one."""
+    found = {"tenant_id": run.tenant_id, "run_id": run.run_id}
+    found |= {} if trace_id is None else {"trace_id": trace_id}
+    return found if event is None else found | {"event": event}
+
+
+def _trace_id(record: logging.LogRecord, otherwise: str) -> str:
+    said = getattr(record, "trace_id", None)
+    if isinstance(said, str) and said:
+        return said
     context = trace.get_current_span().get_span_context()
-    return trace.format_trace_id(context.trace_id) if context.is_valid else otherwise
+    if context.is_valid:
+        return trace.format_trace_id(context.trace_id)
+    tenant_id, run_id = (getattr(record, name, None) for name in ("tenant_id", "run_id"))
+    return run_trace_id(tenant_id, run_id) if tenant_id and run_id else otherwise
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nats.aio.subscription import Subscription
 
 from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.faults import trace_of
+from runlane_contracts.telemetry import LogEvent
 
 _log = logging.getLogger("runlane.kernel.connection")
 
@@ -142,17 +143,20 @@ class Connection:
 
     async def _disconnected(self) -> None:
         self._client.forget_unsent()
+        if not self._closing:
+            _log.warning("disconnected: %s", self.name, extra={"event": LogEvent.BROKER_DISCONNECTED})
         self._link_lost()
 
     async def _reconnected(self) -> None:
-        _log.info("reconnected: %s", self.name)
+        _log.info("reconnected: %s", self.name, extra={"event": LogEvent.BROKER_RECONNECTED})
         for listener in tuple(self._on_reconnect):
             _call(listener)
 
     async def _closed(self) -> None:
         if self._closing or self._on_closed is None:
             return
-        _log.error("connection closed for good: %s: %s", self.name, self.last_error)
+        extra = {"event": LogEvent.BROKER_ERROR}
+        _log.error("connection closed for good: %s: %s", self.name, self.last_error, extra=extra)
         try:
             outcome = self._on_closed()
             if isinstance(outcome, Coroutine):
@@ -326,7 +330,8 @@ class _Complaints:
             self._said[kind] = (last, silent + 1)
             return
         self._said[kind] = (now, 0)
-        _log.warning("%s: %s: %s (and %d more)", self._name, kind, exc, silent)
+        extra = {"event": LogEvent.BROKER_ERROR}
+        _log.warning("%s: %s: %s (and %d more)", self._name, kind, exc, silent, extra=extra)
 
 
 def _add(listeners: list[Listener], listener: Listener) -> Listener:

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 
 from runlane.kernel.connection import Connection, as_kernel_error
 from runlane.kernel.dead_letter import DeadLetters
-from runlane.kernel.delivery import ACK, IN_PROGRESS, TERMINATE, Delivery, delivery_of, negative
+from runlane.kernel.delivery import ACK, IN_PROGRESS, TERMINATE, Delivery, delivery_of, negative, trace_of_delivery
 from runlane.kernel.durable import FIRST_BACKOFF_S, DurableConsumer, OnActive
 from runlane.kernel.errors import KernelError, Permanent, Retryable
 from runlane.kernel.fair import FairSlots
@@ -373,7 +373,7 @@ class EachConsumer(DurableConsumer):
         except Exception as exc:  # noqa: BLE001  tried again, and buried in the end
             log.error(  # noqa: TRY400  its text may quote the payload
                 "%s: message %d failed at attempt %d: %s", self.spec.durable, delivery.stream_seq, delivery.attempt,
-                trace_of(exc), extra={"event": LogEvent.DELIVERY_RETRIED},
+                trace_of(exc), extra={"event": LogEvent.DELIVERY_RETRIED, **trace_of_delivery(delivery)},
             )  # fmt: skip
             reason = f"{type(exc).__name__} in the handler"
             return DeadLetter(reason) if delivery.attempt >= self._max_failures else Retry(reason)
@@ -394,7 +394,7 @@ class EachConsumer(DurableConsumer):
         self.stats.buried += 1
         log.warning(
             "%s: message %d buried: %s", self.spec.durable, delivery.stream_seq, verdict.reason,
-            extra={"event": LogEvent.DELIVERY_BURIED},
+            extra={"event": LogEvent.DELIVERY_BURIED, **trace_of_delivery(delivery)},
         )  # fmt: skip
         await self._respond(delivery, TERMINATE)
         return True
@@ -409,7 +409,7 @@ class EachConsumer(DurableConsumer):
         except Exception as exc:  # noqa: BLE001  it is given up all the same
             log.error(  # noqa: TRY400
                 "%s: message %d was buried, and nobody could be told: %s", self.spec.durable, delivery.stream_seq,
-                trace_of(exc), extra={"event": LogEvent.DELIVERY_BURIED},
+                trace_of(exc), extra={"event": LogEvent.DELIVERY_BURIED, **trace_of_delivery(delivery)},
             )  # fmt: skip
 
     async def _respond(self, delivery: Delivery, verb: bytes) -> None:

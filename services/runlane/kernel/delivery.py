@@ -3,6 +3,9 @@
 from msgspec import Struct
 from nats.aio.msg import Msg
 
+from runlane_contracts.headers import TRACEPARENT
+from runlane_contracts.tracing import parse_traceparent
+
 ACK, IN_PROGRESS, TERMINATE = b"+ACK", b"+WPI", b"+TERM"
 
 NO_HEADERS: dict[str, str] = {}
@@ -24,6 +27,12 @@ class Delivery(Struct, frozen=True):
     pending: int
     reply: str
     """Where the verdict goes. For the consumer loop only."""
+
+
+def trace_of_delivery(delivery: Delivery) -> dict[str, str]:
+    """For a line about a delivery: the trace that it brought, if any."""
+    found = parse_traceparent(delivery.headers.get(TRACEPARENT))
+    return {} if found is None else {"trace_id": found.trace_id}
 
 
 def delivery_of(message: Msg) -> Delivery:

@@ -80,6 +80,7 @@ class DurableConsumer(ABC):
         self._session: PullSession | None = None
         self._room = asyncio.Event()
         self._next_seq = 0  # where a durable that vanished is made anew; 0: at the beginning
+        self._made_from = 0  # where it was made anew, until it was set back there
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
@@ -245,7 +246,11 @@ class DurableConsumer(ABC):
             await self._free_what_nobody_has()
             self._pin = await self._stand_by()
         done_up_to = await self._on_active() if self._on_active is not None else None
+        if done_up_to is None and self._made_from:
+            # Of one that was just made nothing is acknowledged: the server may take that for the stream's beginning.
+            done_up_to = self._made_from - 1
         await self._set_back(done_up_to)
+        self._made_from = 0
         log.info("%s: active", self.spec.durable, extra={"event": LogEvent.CONSUMER_ACTIVE})
         return True
 
@@ -331,6 +336,7 @@ class DurableConsumer(ABC):
         config = consumer_config(self.spec, self._subjects, start_seq=self._next_seq or None)
         if await create_consumer(self._connection, self.spec, config):
             self.stats.recreated += 1
+            self._made_from = self._next_seq
             log.warning(
                 "%s: was gone, made again from %d", self.spec.durable, self._next_seq,
                 extra={"event": LogEvent.CONSUMER_RECREATED},

@@ -2,6 +2,7 @@
 
 import logging
 
+from runlane.hosting.telemetry import about_run
 from runlane.object_store.archives import ArchiveBroken, Archives, opened
 from runlane_contracts.codec import decode_commit
 from runlane_contracts.cursor import REDUCER_VERSION
@@ -30,5 +31,5 @@ class ArchivedBases:
                     reduce(state, fact)
             return state
         except ArchiveBroken as exc:
-            _log.error("%s", exc)
+            _log.error("%s", exc, extra=about_run(run))
             return None

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from runlane.hosting.telemetry import about_run
 from runlane.projector import fold as folding
 from runlane.projector.cache import FoldCache
 from runlane.projector.fold import RunFold, ViewMessage
@@ -144,7 +145,8 @@ class Folder:
 
     def _quarantined(self, fold: RunFold, exc: Poison) -> RunFold:
         """The run stands still before the commit; nobody else does."""
-        _log.error("quarantined the view of %s: %s", "/".join(fold.run), exc, exc_info=exc)
+        extra = about_run(fold.run, fold.state["run"].get("trace_id"))
+        _log.error("quarantined the view of %s: %s", "/".join(fold.run), exc, exc_info=exc, extra=extra)
         self.quarantined += 1
         fold.quarantined = exc.quarantine
         return fold
@@ -157,7 +159,7 @@ class Folder:
 
     async def _read_again(self, run: RunAddress, through: int, gap: SequenceGap) -> RunFold:
         """A run from its first message on, because something between is missing. Stops before a hole in the record."""
-        _log.warning("%s: %s, reading the run again", "/".join(run), gap)
+        _log.warning("%s: %s, reading the run again", "/".join(run), gap, extra=about_run(run))
         fold, poison = await self._reread(run, through, ())
         if poison is not None:
             fold, _ = await self._reread(run, through, (poison[0],))
@@ -181,7 +183,8 @@ class Folder:
                 except Poison as exc:
                     return fold, (one.stream_seq, exc)
                 except SequenceGap as still:
-                    _log.error("the record of %s has a hole at %s", "/".join(run), still.expected)
+                    extra = about_run(run, fold.state["run"].get("trace_id"))
+                    _log.error("the record of %s has a hole at %s", "/".join(run), still.expected, extra=extra)
                     if len(self.holes) < MAX_HOLES:
                         self.holes[run] = still.expected
                     return fold, None

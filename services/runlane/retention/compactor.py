@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
+from runlane.hosting.telemetry import about_run
 from runlane.kernel.errors import Compacted, Conflict, Gap, KernelError, Retryable
 from runlane.kernel.event_log import StoredRawCommit, compaction_in
 from runlane.kernel.faults import trace_of
@@ -332,6 +333,7 @@ def failed(run: RunAddress, exc: Exception) -> Report:
         case KernelError():
             code, detail = Code.INTERNAL.value, str(exc)
         case _:
-            log.error("a run could not be archived: %s", trace_of(exc), extra={"event": LogEvent.SERVICE_FAILED})
+            extra = about_run(run, event=LogEvent.SERVICE_FAILED)
+            log.error("a run could not be archived: %s", trace_of(exc), extra=extra)
             code, detail = Code.INTERNAL.value, type(exc).__name__
     return Report(tenant_id=run.tenant_id, run_id=run.run_id, outcome="failed", code=code, detail=detail)

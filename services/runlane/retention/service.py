@@ -8,6 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from runlane.hosting.telemetry import about_run
 from runlane.kernel.clock import Now
 from runlane.kernel.errors import KernelError
 from runlane.object_store.store import Objects
@@ -130,7 +131,7 @@ class Retention:
             self.stats.failed += 1
             report = failed(run, exc)
             self.stats.trouble = f"{run.run_id}: {report.code}"
-            log.warning("%s/%s is not archived: %s %s", *run, report.code, report.detail)
+            log.warning("%s/%s is not archived: %s %s", *run, report.code, report.detail, extra=about_run(run))
             return report
 
     async def _marked(self, run: RunAddress, work: Callable[[], Awaitable[Report]]) -> Report:

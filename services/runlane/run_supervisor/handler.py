@@ -29,6 +29,7 @@ from runlane.run_supervisor.recovery import HandOut, recover
 from runlane_contracts import headers
 from runlane_contracts.codec import decode_command, encode, parse_timestamp, timestamp
 from runlane_contracts.commands import (
+    GIVE_UP,
     STARTING,
     CancelRun,
     Command,
@@ -126,8 +127,22 @@ class CommandHandler:
         known = await self._ledger.find(command.tenant_id, command.command_id)
         if known is not None and known.status is not LedgerStatus.ACCEPTED:
             return known
+        if command.type == GIVE_UP:
+            return await self._give_up(command, known)
         settled = await self._ledger.settle(await self._outcome(command))
         self._meters.settled(command.type, settled.status.value, self._waited_s(command))
+        return settled
+
+    async def _give_up(self, command: Command, known: LedgerEntry | None) -> LedgerEntry:
+        """Commands of a run come in the order of the stream: had it been sent before this, it would have an outcome."""
+        if known is None:  # it aged out, and nobody waits for it
+            return self._entry(command, LedgerStatus.EXPIRED, rejection=_NEVER_SENT)
+        run = await self._run_logs.of(RunAddress(command.tenant_id, command.run_id)).load()
+        if command.command_id in run.applied_commands:
+            return known  # it was sent, and is being done: who does it says so when all that follows from it is done
+        outcome = replace(known, status=LedgerStatus.EXPIRED, settled_at=timestamp(self._now()), rejection=_NEVER_SENT)
+        settled = await self._ledger.settle(outcome)
+        self._meters.settled(settled.type, settled.status.value, self._waited_s(command))
         return settled
 
     def _waited_s(self, command: Command) -> float:
@@ -227,6 +242,12 @@ async def _read_parent(run_logs: RunLogs, address: RunAddress) -> Parent:
 
 
 _EXPIRED = Rejection(code=Code.INVALID_STATE.value, detail="it was not applied in time, and has no effect")
+
+
+_NEVER_SENT = Rejection(
+    code=Code.INVALID_STATE.value,
+    detail="it was recorded and never sent; it has no effect, and may be asked for again under another key",
+)
 
 
 def is_urgent(delivery: Delivery) -> bool:

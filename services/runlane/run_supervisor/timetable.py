@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from runlane.hosting.telemetry import about_run
 from runlane.kernel.clock import Now
 from runlane.kernel.errors import KernelError
 from runlane_contracts.subjects import RunAddress
@@ -117,9 +118,9 @@ class Timetable:
             try:
                 return await self._fire[key.kind](key.run)
             except KernelError as exc:
-                log.info("%s of %s: %s", key.kind, key.run.run_id, exc)
+                log.info("%s of %s: %s", key.kind, key.run.run_id, exc, extra=about_run(key.run))
             except Exception:
-                log.exception("%s of %s failed", key.kind, key.run.run_id)
+                log.exception("%s of %s failed", key.kind, key.run.run_id, extra=about_run(key.run))
             self.failed += 1
             await asyncio.sleep(backoff_s)
             backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)

@@ -48,7 +48,7 @@ async def test_everything_that_was_decided_is_in_its_tenants_chain(side: WriteSi
         ("service:run_supervisor", "run.start", "applied"),
         ("user:demo", "run.created", "recorded"),
         ("system:runlane", "run.leased", "lease_epoch_1"),
-        ("agent:lease_epoch_1", "approval.requested", "recorded"),
+        ("agent:w1@lease_epoch_1", "approval.requested", "recorded"),
         ("user:demo", "approval.resolve", "accepted"),
         ("user:demo", "approval.resolved", "approved"),
         ("service:run_supervisor", "approval.resolve", "applied"),

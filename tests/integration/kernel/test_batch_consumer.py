@@ -223,6 +223,7 @@ async def test_it_starts_where_its_owner_says(server, producer):
 
 
 async def test_a_deleted_durable_is_made_again_where_it_was(server, producer):
+    """Take `_made_from` out of the durable and about one in fifteen times everything comes again from the beginning."""
     reader = Reader()
     async with running(server, reader) as (consumer, _, _):
         await publish(producer, 10)

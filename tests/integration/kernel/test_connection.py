@@ -45,7 +45,10 @@ async def test_a_permission_violation_is_counted_and_the_connection_lives() -> N
         await connection.close()
 
 
-async def test_listeners_hear_of_a_disconnect_and_of_the_reconnect() -> None:
+async def test_listeners_and_the_log_hear_of_a_disconnect_and_of_the_reconnect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="runlane.kernel.connection")
     async with nats_server() as server:
         connection = await connect(url=server.url, name="t")
         heard: list[str] = []
@@ -60,6 +63,9 @@ async def test_listeners_hear_of_a_disconnect_and_of_the_reconnect() -> None:
         assert heard[0] == "gone"
         assert "never" not in heard
         await connection.close()
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert "broker.disconnected" in events[: events.index("broker.reconnected")]
+    assert set(events) <= {"broker.disconnected", "broker.reconnected", "broker.error"}
 
 
 async def test_a_request_ends_when_the_link_is_lost_not_at_its_deadline() -> None:

@@ -390,7 +390,7 @@ async def test_a_run_that_is_left_by_all_is_not_listened_to_any_more() -> None:
 
 async def test_quiet_parameters_that_make_no_sense_are_refused() -> None:
     async with edge(stored(a_story())) as gateway:
-        for params in ({"from_": "end"}, {"previews": "yes"}, {"types": "a b"}, {"types": "Run"}):
+        for params in ({"from_": "end"}, {"previews": "yes"}, {"types": "a b"}, {"types": "run."}):
             watching = gateway.watch(RUN, **params)
             await watching.over()
             assert watching.problem is not None

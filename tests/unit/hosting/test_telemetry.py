@@ -13,10 +13,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from runlane.hosting.exposition import exposition, sample
 from runlane.hosting.spans import continuing
-from runlane.hosting.telemetry import JsonLines, TextLines
+from runlane.hosting.telemetry import JsonLines, TextLines, about_run
 from runlane.kernel.faults import trace_of
 from runlane_contracts.codec import decode_json
+from runlane_contracts.subjects import RunAddress
 from runlane_contracts.telemetry import LogEvent
+from runlane_contracts.tracing import run_trace_id
 
 
 def run(script):
@@ -159,6 +161,18 @@ def test_every_line_has_the_trace_of_what_it_is_about_else_that_of_its_process()
         assert TextLines("projector", "ef" * 16).format(record()).endswith(f"trace_id={'ab' * 16}")
     with continuing("nonsense"):
         assert decode_json(lines.format(record()))["trace_id"] == "ef" * 16
+
+
+def test_a_line_about_a_run_has_its_trace_also_where_no_message_of_it_is_at_hand():
+    """Taken out: the tenant and run in `_trace_id`; then the line has the process's."""
+    lines, run = JsonLines("projector", "one", "ef" * 16), RunAddress("acme", "r1")
+    said = decode_json(lines.format(record(**about_run(run, event=LogEvent.VIEW_HOLE))))
+    assert (said["event"], said["run_id"], said["trace_id"]) == ("view.hole", "r1", run_trace_id("acme", "r1"))
+    known = record(**about_run(run, "ab" * 16))
+    with continuing(f"00-{'12' * 16}-{'cd' * 8}-00"):
+        assert decode_json(lines.format(known))["trace_id"] == "ab" * 16
+        assert decode_json(lines.format(record(**about_run(run))))["trace_id"] == "12" * 16
+    assert TextLines("projector", "ef" * 16).format(known).endswith(f"trace_id={'ab' * 16}")
 
 
 def test_services_that_share_a_process_report_the_same_metric_side_by_side():

@@ -21,7 +21,7 @@ from runlane.run_supervisor.dispatch import Dispatcher
 from runlane.run_supervisor.handler import CommandHandler, is_urgent
 from runlane.run_supervisor.meters import Meters
 from runlane_contracts.codec import decode_ledger_entry, encode, timestamp
-from runlane_contracts.commands import Command, LedgerEntry, LedgerStatus
+from runlane_contracts.commands import GIVE_UP, Command, LedgerEntry, LedgerStatus
 from runlane_contracts.envelope import Actor, Commit
 from runlane_contracts.subjects import RunAddress, Subjects
 from support.buckets import MemoryBucket
@@ -176,6 +176,46 @@ async def test_a_command_nobody_could_apply_in_time_expires_without_effect() -> 
     entry = await world.entry(start)
     assert entry.status is LedgerStatus.EXPIRED
     assert entry.rejection is not None
+
+
+def given_up(command: Command) -> Command:
+    return msgspec.structs.replace(command, type=GIVE_UP, payload=Raw(b"{}"))
+
+
+async def test_a_command_that_was_never_sent_ends_and_has_no_effect_however_late_it_comes() -> None:
+    """To see it fail: let `settle` treat `command.give_up` as any command."""
+    world = World()
+    start = world.command("run.start", agent="a")
+    late = await world.accepted(start)
+    assert await world.handler().handle(delivery(given_up(start))) == DONE
+    entry = await world.entry(start)
+    assert (entry.status, entry.type, entry.fingerprint) == (LedgerStatus.EXPIRED, "run.start", "f")
+    assert entry.rejection is not None
+    assert "never sent" in entry.rejection.detail
+    assert world.woken == [("rl.outcome.demo.cmd_1", entry)]
+    assert await world.handler().handle(late) == DONE
+    assert await world.types() == []
+    assert await world.entry(start) == entry
+
+
+async def test_what_was_sent_after_all_is_done_whole_and_giving_up_changes_nothing() -> None:
+    world = World()
+    start = world.command("run.start", agent="a")
+    order = await world.accepted(start)
+    world.work.refuse_next = 1
+    with pytest.raises(Retryable):
+        await world.handler().handle(order)
+    assert await world.handler().handle(delivery(given_up(start))) == DONE
+    assert (await world.entry(start)).status is LedgerStatus.ACCEPTED, (
+        "its facts are there, and nobody can find the run"
+    )
+    assert await world.handler().handle(order) == DONE
+    done = await world.entry(start)
+    assert (done.status, len(world.work.items)) == (LedgerStatus.APPLIED, 1)
+    await world.handler().handle(delivery(given_up(start)))
+    await world.handler().handle(delivery(given_up(world.command("run.cancel", "cmd_nobody_knows"))))
+    assert await world.entry(start) == done
+    assert await world.types() == ["run.created"]
 
 
 async def test_what_was_applied_in_time_is_told_applied_however_late() -> None:

@@ -1,6 +1,6 @@
 """`runlane audit`: check the record of who did what, look at it, take a sealed copy of it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,14 +189,12 @@ def _line(record: "AuditRecord") -> str:
 @asynccontextmanager
 async def _messages(broker: "Connection", layout: "Layout", subjects: str) -> "AsyncIterator[AsyncIterator[Kept]]":
     from runlane.audit_sink.verify import kept  # noqa: PLC0415
-    from runlane.kernel.direct import DirectReader  # noqa: PLC0415
+    from runlane.cli.stored import stored_messages  # noqa: PLC0415
 
-    async def each() -> "AsyncGenerator[Kept, None]":
-        async for page in reader.pages(layout.audit_stream, subjects):
-            for message in page.messages:
-                yield kept(message.seq, message.subject, message.headers, message.data)
-
-    async with DirectReader(broker) as reader, aclosing(each()) as messages:
+    async with (
+        stored_messages(broker, layout.audit_stream, subjects) as stored,
+        aclosing(kept(one.seq, one.subject, one.headers, one.data) async for one in stored) as messages,
+    ):
         yield messages
 
 

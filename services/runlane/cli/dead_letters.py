@@ -1,6 +1,5 @@
 """`runlane dead-letters`: what could not be processed and was set aside, and why."""
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import click
@@ -8,9 +7,8 @@ import click
 from runlane.cli.link import Link, linked
 
 if TYPE_CHECKING:
-    from runlane.kernel.connection import Connection
     from runlane.kernel.dead_letter import DeadLetterRecord
-    from runlane_contracts.streams import Layout
+    from runlane.kernel.direct import StoredMessage
 
 
 @click.command("dead-letters")
@@ -26,14 +24,24 @@ async def dead_letters(link: Link, service: str, nats_url: str | None) -> None:
     """
     from runlane.cli.layout import configured_layout  # noqa: PLC0415
     from runlane.cli.output import emit, say  # noqa: PLC0415
+    from runlane.cli.stored import stored_messages  # noqa: PLC0415
+    from runlane_contracts.codec import timestamp_of_ns  # noqa: PLC0415
     from runlane_contracts.ids import is_id  # noqa: PLC0415
 
     if service != "*" and not is_id(service):
         raise click.BadParameter(f"{service!r} is the name of no service", param_hint="--service")
-    count = 0
-    async with link.broker(nats_url) as broker:
-        async for at, record in _records(broker, configured_layout(), service):
+    layout, count = configured_layout(), 0
+    async with (
+        link.broker(nats_url) as broker,
+        stored_messages(broker, layout.dead_stream, layout.subjects.dead(service, "*")) as messages,
+    ):
+        async for message in messages:
+            record = _record(message)
+            if record is None:
+                say(f"{layout.dead_stream}/{message.seq} is no record of a dead letter")
+                continue
             count += 1
+            at = timestamp_of_ns(message.time_ns)
             if link.json:
                 emit({"time": at, **_shown(record)})
             else:
@@ -42,24 +50,15 @@ async def dead_letters(link: Link, service: str, nats_url: str | None) -> None:
         say("none")
 
 
-async def _records(
-    broker: "Connection", layout: "Layout", service: str
-) -> AsyncIterator[tuple[str, "DeadLetterRecord"]]:
+def _record(message: "StoredMessage") -> "DeadLetterRecord | None":
     import msgspec  # noqa: PLC0415
 
-    from runlane.cli.output import say  # noqa: PLC0415
     from runlane.kernel.dead_letter import DeadLetterRecord  # noqa: PLC0415
-    from runlane.kernel.direct import DirectReader  # noqa: PLC0415
-    from runlane_contracts.codec import timestamp_of_ns  # noqa: PLC0415
 
-    decode = msgspec.json.Decoder(DeadLetterRecord).decode
-    async with DirectReader(broker) as reader:
-        async for page in reader.pages(layout.dead_stream, layout.subjects.dead(service, "*")):
-            for message in page.messages:
-                try:
-                    yield timestamp_of_ns(message.time_ns), decode(message.data)
-                except msgspec.MsgspecError:
-                    say(f"{layout.dead_stream}/{message.seq} is no record of a dead letter")
+    try:
+        return msgspec.json.decode(message.data, type=DeadLetterRecord)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _shown(record: "DeadLetterRecord") -> dict[str, object]:

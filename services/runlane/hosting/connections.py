@@ -89,11 +89,6 @@ class Connections:
                 )
             return self._open[service]
 
-    @property
-    def are_up(self) -> bool:
-        """Whether every connection that was made answers just now."""
-        return all(connection.is_connected for connection in self._open.values())
-
     async def close(self) -> None:
         """Flush and close them all."""
         for connection in self._open.values():

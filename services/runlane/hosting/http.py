@@ -296,12 +296,6 @@ def query_int(
     return value
 
 
-def query_list(request: HTTPConnection, name: str) -> tuple[str, ...]:
-    """A comma-separated parameter; it may also be given several times."""
-    texts = request.query_params.getlist(name)
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
-
-
 def prefer_wait(request: HTTPConnection, *, default_s: float = 0.0, maximum_s: float = MAX_WAIT_S) -> float:
     """How long the client is ready to wait for an outcome (RFC 7240); what is not understood is ignored."""
     for header in request.headers.getlist("prefer"):

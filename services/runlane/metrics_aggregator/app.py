@@ -21,7 +21,7 @@ from runlane.kernel.errors import KernelError
 from runlane.kernel.kv import Bucket
 from runlane.kernel.publisher import WindowedPublisher
 from runlane.metrics_aggregator.aggregator import Aggregator
-from runlane.metrics_aggregator.broker import BrokerWatch, OpenMonitor
+from runlane.metrics_aggregator.broker import BrokerWatch, OpenConnection
 from runlane.metrics_aggregator.checkpoint import CheckpointStore
 from runlane.metrics_aggregator.content import Contents
 from runlane.metrics_aggregator.export import SpanOutbox, otlp_sender
@@ -65,7 +65,7 @@ async def serve(settings: MetricsAggregatorSettings, connections: Connections | 
 @asynccontextmanager
 async def _others(
     user: str, password: SecretStr | None, settings: MetricsAggregatorSettings, connections: Connections | None
-) -> AsyncIterator[OpenMonitor | None]:
+) -> AsyncIterator[OpenConnection | None]:
     """How to connect as another user, who may what this service may not; None where there is no such user."""
     if password is not None:
         common = settings.common
@@ -97,7 +97,7 @@ async def _contents(
             yield Contents(direct, settings.common.layout, settings.content_of, max_chars=chars)
 
 
-async def _tried(reader: OpenMonitor) -> Connection | None:
+async def _tried(reader: OpenConnection) -> Connection | None:
     """Counting does not fail for want of content."""
     try:
         return await reader()
@@ -114,7 +114,7 @@ class _Service:
         settings: MetricsAggregatorSettings,
         connection: Connection,
         direct: DirectReader,
-        monitor: OpenMonitor | None,
+        monitor: OpenConnection | None,
         contents: Contents | None,
     ) -> None:
         layout = settings.common.layout

@@ -20,8 +20,8 @@ from runlane_contracts.telemetry import Attribute, Metric
 
 log = logging.getLogger(__name__)
 
-OpenMonitor = Callable[[], Awaitable[Connection]]
-"""Connects as the user who may ask the servers. Raises Retryable, Permanent."""
+OpenConnection = Callable[[], Awaitable[Connection]]
+"""Connects as a user who may what this service may not. Raises Retryable, Permanent."""
 
 Readings = list[tuple[float, Mapping[str, str]]]
 _PAGE = 256
@@ -88,7 +88,7 @@ class _Account(Struct, frozen=True):
 class BrokerWatch:
     """What the broker said last. Everything is absent until it was asked, and again when it does not answer."""
 
-    def __init__(self, connection: Connection, layout: Layout, *, now: Now, monitor: OpenMonitor | None) -> None:
+    def __init__(self, connection: Connection, layout: Layout, *, now: Now, monitor: OpenConnection | None) -> None:
         self._connection, self._layout, self._now = connection, layout, now
         self._open_monitor = monitor
         self._monitor: Connection | None = None
